@@ -1,0 +1,144 @@
+"""The whole configuration as one frozen tree; every default lives here and nowhere else.
+
+Nothing here reads a file, an environment variable or a command line: `cli.py` does, and
+`app.py` turns the tree into running objects. Durations are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class ProcessModel(StrEnum):
+    """How many children serve the legacy sessions."""
+
+    SESSION = "session"
+    SHARED = "shared"
+
+
+class LogFormat(StrEnum):
+    PLAIN = "plain"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A server to start: argument vector, never a shell line.
+
+    `env` holds the variables set for the child, already expanded; `inherit_env` names, as
+    glob patterns, which of the bridge's own variables it also gets.
+    """
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    inherit_env: tuple[str, ...] = ()
+    cwd: Path | None = None
+
+
+# What a child needs to find programs, its home, its language and its certificates;
+# nothing that is likely to be a secret.
+SAFE_ENV = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ",
+    "LANG", "LANGUAGE", "LC_*", "XDG_*", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+    "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA",
+    "PROGRAMFILES", "USERPROFILE", "HOMEDRIVE", "HOMEPATH", "NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """Where the HTTP side listens: `uds` if given, else `host` and `port` (0 picks a free one)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    path: str = "/mcp"
+    uds: Path | None = None
+    uds_mode: int = 0o600
+    tls: Tls | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may talk to the bridge. `token` is the static bearer, or None for no authorization."""
+
+    token: str | None = field(default=None, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds; each is held in one place for every side."""
+
+    body: int = 4 * MIB
+    line: int = 64 * MIB
+    depth: int = 128
+    sessions: int = 1000
+    in_flight: int = 1000
+    """Requests in flight per party."""
+    unsent: int = 4 * MIB
+    """Bytes a stream may hold for a client that does not read, before back-pressure."""
+    stored_events: int = 1000
+    stored_bytes: int = 8 * MIB
+    stored_seconds: float = 600.0
+    backlog: int = 64
+    """Messages that wait for a stream to carry them, per session."""
+    stderr_tail: int = 20
+    """Lines of a child's stderr quoted when it dies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds. None means no limit."""
+
+    start: float = 60.0
+    """For a child to answer its handshake."""
+    request: float | None = None
+    session_idle: float = 1800.0
+    linger: float = 60.0
+    """For a shared child to wait for another session after its last one."""
+    commit: float = 5.0
+    """Until an unanswered legacy POST becomes an SSE stream."""
+    commit_modern: float = 10.0
+    """The same for modern ones, whose error statuses are lost by it."""
+    keepalive: float = 15.0
+    question: float = 10.0
+    """For a server's request to wait for a stream that can carry it."""
+    stalled: float = 30.0
+    """For a client that reads nothing of a full stream."""
+    body: float = 30.0
+    """For a request body to arrive, between two chunks."""
+    stdin_closed: float = 5.0
+    terminated: float = 5.0
+    """The shutdown ladder: after closing stdin, after SIGTERM."""
+    drain: float = 10.0
+    """For calls in flight when the bridge is told to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    level: str = "info"
+    format: LogFormat = LogFormat.PLAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    command: Command
+    process: ProcessModel = ProcessModel.SESSION
+    warm: int = 1
+    listen: Listen = Listen()
+    access: Access = Access()
+    limits: Limits = Limits()
+    timing: Timing = Timing()
+    log: Log = Log()
