@@ -1,0 +1,274 @@
+"""The upstream hop: which id and token belong to whom there, and what a server's message answers.
+
+Holds the rules of ids (specification: "Requests", "Responses"), progress tokens
+("Progress") and cancellation ("Cancellation") for one upstream session, whoever shares
+it. It does not know streams, eras or transports, and never looks into a payload.
+
+Two ways of minting (docs/architecture.md, "Ids"): kept ids pass as long as they are free
+on this hop; fresh ones are integers never used before. Either way an id stays taken until
+the server has answered it, cancelled or not, so that a late answer is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+from bridge.core.events import (
+    Answered,
+    Asked,
+    Down,
+    Ended,
+    Exchange,
+    Left,
+    Noted,
+    Question,
+    Questioned,
+    Replied,
+    Send,
+    Told,
+    Up,
+    Withdrawn,
+)
+from bridge.core.message import (
+    Id,
+    Message,
+    Notification,
+    Request,
+    Response,
+    error,
+    notification,
+    params_of,
+)
+from bridge.core.splice import quote, replaced
+
+SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+LISTEN: Final = "subscriptions/listen"
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+MOST_UNANSWERED: Final = 10_000
+"""Cancelled calls remembered per hop for their late answers; the oldest are forgotten first."""
+
+
+class Correlation:
+    """The tables of one upstream session."""
+
+    def __init__(self, *, fresh: bool) -> None:
+        self._fresh = fresh
+        self._serial = 0
+        self._open: dict[Id, Exchange] = {}
+        self._tokens: dict[Id, Exchange] = {}
+        self._questions: dict[Id, Question] = {}
+        self._cancelled: dict[Id, None] = {}
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """What the server still owes an answer for, oldest first."""
+        return [exchange for exchange in self._open.values() if not exchange.cancelled]
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._open)
+
+    # Client to server
+
+    def up(self, event: Up) -> Iterable[Send]:
+        match event:
+            case Asked(exchange, request):
+                return (Send(self._ask(exchange, request)),)
+            case Told(_, told):
+                return (Send(told),)
+            case Replied(question, response):
+                return self._reply(question, response)
+            case Withdrawn(exchange, told):
+                return self._withdraw(exchange, told)
+            case Left(party):
+                withdrawn = [self._withdraw(one, None) for one in list(party.exchanges.values())]
+                refused = [self._reply(one, _gone(one)) for one in list(party.questions.values())]
+                return [send for sends in (*withdrawn, *refused) for send in sends]
+
+    def _ask(self, exchange: Exchange, request: Request) -> Request:
+        if self._fresh or exchange.id in self._open:
+            exchange.hop_id = self._mint(self._open)
+            request = request.with_id(exchange.hop_id)
+        self._open[exchange.hop_id] = exchange
+        exchange.party.exchanges[exchange.id] = exchange
+        if exchange.token is not UNSET:
+            request = self._track(exchange, exchange.token, request)
+        return request
+
+    def _track(self, exchange: Exchange, token: Id, request: Request) -> Request:
+        if self._fresh or token in self._tokens:
+            exchange.hop_token = self._mint(self._tokens)
+            assert request.params is not UNSET
+            params = replaced(request.params, ("_meta", "progressToken"), quote(exchange.hop_token))
+            request = request.with_params(params)
+        if exchange.hop_token is not UNSET:
+            self._tokens[exchange.hop_token] = exchange
+        return request
+
+    def _mint(self, taken: Mapping[Id, object]) -> Id:
+        """An id that this hop has not seen: counting up, or out of a client's way where ids are kept."""
+        self._serial += 1
+        if self._fresh:
+            return self._serial
+        minted = f"mb-{self._serial}"
+        return self._mint(taken) if minted in taken else minted
+
+    def _reply(self, question: Question, response: Response) -> Iterable[Send]:
+        self._release(question)
+        if self._questions.get(question.id) is not question:
+            return ()  # withdrawn by the server meanwhile
+        del self._questions[question.id]
+        return (Send(response),)
+
+    @staticmethod
+    def _release(question: Question) -> None:
+        if question.party is not None:
+            question.party.questions.pop(question.party_id, None)
+
+    def _withdraw(self, exchange: Exchange, told: Notification | None) -> Iterable[Send]:
+        if exchange.cancelled or self._open.get(exchange.hop_id) is not exchange:
+            return ()
+        exchange.cancelled = True
+        exchange.party.exchanges.pop(exchange.id, None)
+        self._untrack(exchange)
+        self._remember(exchange.hop_id)
+        if told is None:
+            return (Send(notification(CANCELLED, b'{"requestId":%b}' % quote(exchange.hop_id))),)
+        if exchange.hop_id is exchange.id or told.params is UNSET:
+            return (Send(told),)
+        return (Send(told.with_params(replaced(told.params, ("requestId",), quote(exchange.hop_id)))),)
+
+    def _remember(self, hop_id: Id) -> None:
+        self._cancelled[hop_id] = None
+        if len(self._cancelled) > MOST_UNANSWERED:
+            oldest = next(iter(self._cancelled))
+            del self._cancelled[oldest]
+            self._open.pop(oldest, None)
+
+    def _untrack(self, exchange: Exchange) -> None:
+        if exchange.hop_token is not UNSET and self._tokens.get(exchange.hop_token) is exchange:
+            del self._tokens[exchange.hop_token]
+
+    # Server to client
+
+    def received(self, message: Message) -> Iterable[Down]:
+        match message:
+            case Response():
+                return self._answered(message)
+            case Notification():
+                return self._noted(message)
+            case Request():
+                return self._questioned(message)
+
+    def _answered(self, response: Response) -> Iterable[Down]:
+        exchange = self._open.pop(response.id, None) if response.id is not None else self._sole()
+        if exchange is None:
+            return ()
+        self._untrack(exchange)
+        if exchange.cancelled:
+            self._cancelled.pop(exchange.hop_id, None)
+            return ()
+        exchange.party.exchanges.pop(exchange.id, None)
+        return (Answered(exchange, self._restored(exchange, response)),)
+
+    def _sole(self) -> Exchange | None:
+        """Whose an error without an id is: the only request in flight's, else nobody's."""
+        if len(self._open) != 1:
+            return None
+        return self._open.popitem()[1]
+
+    @staticmethod
+    def _restored(exchange: Exchange, response: Response) -> Response:
+        """The answer under the client's own id; untouched where that travelled as it was."""
+        if exchange.hop_id is exchange.id and response.id is not None:
+            return response
+        if exchange.method == LISTEN and response.result is not UNSET:
+            own = quote(exchange.id)
+            response = response.with_result(replaced(response.result, ("_meta", SUBSCRIPTION), own))
+        return response.with_id(exchange.id)
+
+    def _noted(self, note: Notification) -> Iterable[Down]:
+        params = params_of(note)
+        if note.method == PROGRESS:
+            return self._progress(note, params.token)
+        if note.method == CANCELLED:
+            return self._torn_down(note, params.request_id)
+        if params.meta is not UNSET and params.meta.subscription is not UNSET:
+            return self._subscribed(note, params.meta.subscription)
+        exchange = self._logged() if note.method == "notifications/message" else None
+        return (Noted(exchange.party if exchange else None, exchange, note),)
+
+    def _progress(self, note: Notification, token: Id | UnsetType) -> Iterable[Down]:
+        exchange = self._tokens.get(token) if token is not UNSET else None
+        if exchange is None or exchange.token is UNSET:
+            return ()
+        if exchange.hop_token is not exchange.token and note.params is not UNSET:
+            note = note.with_params(replaced(note.params, ("progressToken",), quote(exchange.token)))
+        return (Noted(exchange.party, exchange, note),)
+
+    def _torn_down(self, note: Notification, request_id: Id | UnsetType) -> Iterable[Down]:
+        """The server withdraws a request of its own, or ends a subscription (modern stdio)."""
+        if request_id is UNSET:
+            return ()
+        question = self._questions.pop(request_id, None)
+        if question is not None:
+            self._release(question)
+            if question.party_id is not question.id and note.params is not UNSET:
+                note = note.with_params(replaced(note.params, ("requestId",), quote(question.party_id)))
+            return (Noted(question.party, question.exchange, note),) if question.party else ()
+        exchange = self._open.get(request_id)
+        if exchange is None or exchange.method != LISTEN:
+            return ()
+        del self._open[request_id]
+        exchange.party.exchanges.pop(exchange.id, None)
+        return () if exchange.cancelled else (Ended(exchange),)
+
+    def _subscribed(self, note: Notification, subscription: Id) -> Iterable[Down]:
+        exchange = self._open.get(subscription)
+        if exchange is None or exchange.cancelled:
+            return ()
+        if exchange.hop_id is not exchange.id and note.params is not UNSET:
+            note = note.with_params(replaced(note.params, ("_meta", SUBSCRIPTION), quote(exchange.id)))
+        return (Noted(exchange.party, exchange, note),)
+
+    def _logged(self) -> Exchange | None:
+        """Which request a log message belongs to: the newest in flight that asked for them."""
+        return next((e for e in reversed(self._open.values()) if e.log and not e.cancelled), None)
+
+    def _questioned(self, request: Request) -> Iterable[Down]:
+        question = Question(request)
+        self._questions[question.id] = question
+        return (Questioned(question, request),)
+
+    def forget(self, question: Question) -> None:
+        """The server's request gets no answer, not even an error (a modern server may not ask)."""
+        self._release(question)
+        self._questions.pop(question.id, None)
+
+    def failed(self, hop_id: Id) -> Exchange | None:
+        """Take out the exchange whose answer came but cannot be read; None if it is nobody's."""
+        exchange = self._open.pop(hop_id, None)
+        if exchange is None:
+            return None
+        self._untrack(exchange)
+        exchange.party.exchanges.pop(exchange.id, None)
+        return None if exchange.cancelled else exchange
+
+    def lost(self) -> list[Exchange]:
+        """The server is gone: empty the tables; what still waited, oldest first."""
+        waiting = self.exchanges
+        for exchange in waiting:
+            exchange.party.exchanges.pop(exchange.id, None)
+        for question in self._questions.values():
+            self._release(question)
+        for table in (self._open, self._tokens, self._questions, self._cancelled):
+            table.clear()
+        return waiting
+
+
+def _gone(question: Question) -> Response:
+    return error(question.id, -32603, "The client is gone", b'{"origin":"bridge","reason":"client_gone"}')

@@ -1,0 +1,220 @@
+"""The layer that lets many legacy sessions share one server that was initialized once.
+
+Answers what the shared handshake already settled, keeps what is one per server (log
+level, resource subscriptions) right for each of its sessions, and decides to whom a
+message belongs that names nobody. A question that cannot be tied to one session is
+refused: guessing would show one client another's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from bridge.core.events import (
+    MULTI_ROUND,
+    Answered,
+    Asked,
+    Event,
+    Exchange,
+    Left,
+    Noted,
+    Party,
+    Question,
+    Questioned,
+    Replied,
+    Told,
+    Up,
+    Withdrawn,
+    refusal,
+)
+from bridge.core.events import Down as DownEvent
+from bridge.core.message import INVALID_PARAMS, Notification, Request, params_of, request, result
+from bridge.core.splice import quote, replaced
+from bridge.era.revisions import negotiated
+
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_UNSET_LEVEL: Final = LEVELS.index("info")
+_CAPABILITY: Final = {
+    "sampling/createMessage": "sampling",
+    "elicitation/create": "elicitation",
+    "roots/list": "roots",
+}
+_SETTLED: Final = frozenset(
+    {"notifications/initialized", "notifications/roots/list_changed", "notifications/progress"}
+)
+"""Notifications of one session that would mean something else coming from all of them."""
+
+
+class _Offer(msgspec.Struct):
+    version: str = msgspec.field(name="protocolVersion", default="")
+
+
+class _Member:
+    __slots__ = ("level", "uris")
+
+    def __init__(self) -> None:
+        self.level: int | None = None
+        self.uris: set[str] = set()
+
+
+class Sharing:
+    """`initialized` is the server's InitializeResult as JSON text."""
+
+    def __init__(self, initialized: bytes) -> None:
+        self._initialized = initialized
+        self._version = msgspec.json.decode(initialized, type=_Offer).version
+        self._members: dict[Party, _Member] = {}
+        self._level: int | None = None
+        self._self = Party("bridge")
+        self._serial = 0
+
+    # Client to server
+
+    def up(self, event: Up) -> Iterable[Event]:
+        match event:
+            case Asked(exchange, asked):
+                return self._asked(event, exchange, asked)
+            case Told(_, told):
+                return () if told.method in _SETTLED else (event,)
+            case Left(party):
+                return (*self._freed(party), event)
+            case Replied() | Withdrawn():
+                return (event,)
+
+    def _asked(self, event: Asked, exchange: Exchange, asked: Request) -> Iterable[Event]:
+        match asked.method:
+            case "initialize":
+                return (self._join(exchange, asked),)
+            case "ping":
+                return (_done(exchange),)
+            case "logging/setLevel":
+                return (self._set_level(event, exchange, asked),)
+            case "resources/subscribe":
+                return (self._subscribe(event, exchange, asked),)
+            case "resources/unsubscribe":
+                return (self._unsubscribe(event, exchange, asked),)
+            case _:
+                return (event,)
+
+    def _member(self, party: Party) -> _Member:
+        return self._members.setdefault(party, _Member())
+
+    def _join(self, exchange: Exchange, asked: Request) -> Answered:
+        self._member(exchange.party)
+        offered = msgspec.json.decode(asked.params, type=_Offer).version if asked.params is not UNSET else ""
+        version = negotiated(offered, self._version)
+        value = self._initialized
+        if version != self._version:
+            value = replaced(value, ("protocolVersion",), quote(version))
+        return Answered(exchange, result(exchange.id, value))
+
+    def _set_level(self, event: Asked, exchange: Exchange, asked: Request) -> Event:
+        """The server is kept at the most verbose level that any session wants."""
+        wanted = params_of(asked).level
+        if wanted is UNSET or wanted not in LEVELS:
+            return event
+        self._member(exchange.party).level = LEVELS.index(wanted)
+        lowest = min(m.level for m in self._members.values() if m.level is not None)
+        if lowest == self._level:
+            return _done(exchange)
+        self._level = lowest
+        assert asked.params is not UNSET
+        return Asked(exchange, asked.with_params(replaced(asked.params, ("level",), quote(LEVELS[lowest]))))
+
+    def _subscribe(self, event: Asked, exchange: Exchange, asked: Request) -> Event:
+        uri = params_of(asked).uri
+        if uri is UNSET:
+            return event
+        known = self._wanted(uri)
+        self._member(exchange.party).uris.add(uri)
+        return _done(exchange) if known else event
+
+    def _unsubscribe(self, event: Asked, exchange: Exchange, asked: Request) -> Event:
+        uri = params_of(asked).uri
+        if uri is UNSET:
+            return event
+        self._member(exchange.party).uris.discard(uri)
+        return _done(exchange) if self._wanted(uri) else event
+
+    def _wanted(self, uri: str) -> bool:
+        return any(uri in member.uris for member in self._members.values())
+
+    def _freed(self, party: Party) -> list[Event]:
+        """Unsubscribe, in the bridge's own name, from what only this session wanted."""
+        member = self._members.pop(party, None)
+        orphans = [uri for uri in member.uris if not self._wanted(uri)] if member else []
+        return [self._own("resources/unsubscribe", b'{"uri":%b}' % quote(uri)) for uri in orphans]
+
+    def _own(self, method: str, params: bytes) -> Asked:
+        self._serial += 1
+        asked = request(self._serial, method, params)
+        return Asked(Exchange(self._self, asked, None), asked)
+
+    # Server to client
+
+    def down(self, event: DownEvent) -> Iterable[Event]:
+        match event:
+            case Answered(exchange, _):
+                return () if exchange.party is self._self else (event,)
+            case Noted(None, _, note):
+                return [Noted(party, None, note) for party in self._recipients(note)]
+            case Questioned(question, asked):
+                return (self._attributed(question, asked),)
+            case _:
+                return (event,)
+
+    def _recipients(self, note: Notification) -> list[Party]:
+        match note.method:
+            case "notifications/resources/updated":
+                uri = params_of(note).uri
+                return [] if uri is UNSET else self._subscribers(uri)
+            case "notifications/message":
+                return self._readers(params_of(note).level)
+            case _:
+                return list(self._members)
+
+    def _readers(self, level: object) -> list[Party]:
+        """Of a log message: the only session that has anything in flight, else each; at its own level."""
+        severity = LEVELS.index(level) if isinstance(level, str) and level in LEVELS else len(LEVELS)
+        busy = [party for party in self._members if party.exchanges]
+        heard = busy if len(busy) == 1 else list(self._members)
+        return [party for party in heard if severity >= _level(self._members[party])]
+
+    def _subscribers(self, uri: str) -> list[Party]:
+        exact = [party for party, member in self._members.items() if uri in member.uris]
+        if exact:
+            return exact
+        return [party for party, member in self._members.items() if _covers(member.uris, uri)]
+
+    def _attributed(self, question: Question, asked: Request) -> Event:
+        if asked.method == "ping":
+            return Replied(question, result(question.id, b"{}"))
+        needed = _CAPABILITY.get(asked.method)
+        able = [party for party in self._members if needed is None or needed in party.capabilities]
+        asking = [party for party in able if _multi_round(party)]
+        if len(asking) != 1:
+            return refusal(question, INVALID_PARAMS, "No single client of this shared server can be asked")
+        question.party, question.exchange = asking[0], _multi_round(asking[0])
+        return Questioned(question, asked)
+
+
+def _done(exchange: Exchange) -> Answered:
+    return Answered(exchange, result(exchange.id, b"{}"))
+
+
+def _level(member: _Member) -> int:
+    return _UNSET_LEVEL if member.level is None else member.level
+
+
+def _covers(uris: set[str], uri: str) -> bool:
+    """Whether one of these resources holds `uri` as a sub-resource."""
+    return any(uri.startswith(one.rstrip("/") + "/") for one in uris)
+
+
+def _multi_round(party: Party) -> Exchange | None:
+    """The newest request of this session that a server may ask its client about."""
+    return next((e for e in reversed(party.exchanges.values()) if e.method in MULTI_ROUND), None)

@@ -1,0 +1,1 @@
+"""What the protocol revisions have and have not; pure as the core is."""
