@@ -1,0 +1,193 @@
+"""Modern callers over Streamable HTTP: nothing is kept but requests in flight.
+
+Specification (2026-07-28): "Streamable HTTP". Every request stands for itself; closing its
+response stream cancels it; a server starts no requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+from aiohttp.web import BaseRequest, StreamResponse
+from msgspec import UNSET
+
+from bridge import __version__
+from bridge.core import params, sse
+from bridge.core.correlate import LISTEN
+from bridge.core.events import Exchange, Party, Question
+from bridge.core.headers import Accepted, Claims, Refusal, check, status_of
+from bridge.core.message import (
+    INVALID_REQUEST,
+    Notification,
+    Request,
+    Response,
+    error,
+    line_safe,
+    local_error,
+)
+from bridge.core.splice import has_equal_keys, members, quote
+from bridge.deadlines import Deadlines
+from bridge.downstream.http import Ready
+from bridge.downstream.reply import Reply, refused
+from bridge.era.revisions import MODERN_VERSIONS
+from bridge.errors import ServerFault
+from bridge.link import Caller, Link
+from bridge.relay import Relay
+
+log = logging.getLogger("bridge.modern")
+
+_ENVELOPE = quote(
+    {
+        "io.modelcontextprotocol/protocolVersion": MODERN_VERSIONS[-1],
+        "io.modelcontextprotocol/clientInfo": {"name": "mcp-bridge", "version": __version__},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+)
+
+
+class _Code(msgspec.Struct):
+    code: int = 0
+
+
+class ModernCall:
+    """One request as the party that it is: callers know nothing of each other, and choose equal ids."""
+
+    def __init__(self, link: Link, reply: Reply) -> None:
+        self.party = Party("modern")
+        self._link = link
+        self._reply = reply
+        link.join(self)
+
+    def answered(self, exchange: Exchange, response: Response) -> None:
+        self._reply.answer(line_safe(response.raw), _status(response))
+
+    def noted(self, exchange: Exchange | None, note: Notification) -> None:
+        if exchange is not None:
+            self._reply.push(line_safe(note.raw))
+
+    def questioned(self, question: Question, request: Request) -> None:
+        log.warning(
+            "%s: dropped its request %s; a modern server may not ask", self._link.label, request.method
+        )
+        self._link.ignore(question)
+
+    def ended(self, exchange: Exchange) -> None:
+        self._reply.abandon()
+
+    def lost(self, fault: ServerFault) -> None:
+        """Nothing is left to do: the one request has been answered."""
+
+
+class ModernEndpoint:
+    """Takes modern requests to the link that they share."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._limits, self._timing = relay.config.limits, relay.config.timing
+        self._commits: Deadlines[Reply] = Deadlines(self._timing.commit_modern, Reply.commit)
+        self._index: tuple[Link, params.ToolIndex] | None = None
+        self._walk = asyncio.Lock()
+
+    async def post(
+        self, request: BaseRequest, accepted: Accepted, asked: Request, claims: Claims
+    ) -> StreamResponse:
+        """Take one request and answer it. Raises ServerFault when no server can be had."""
+        refusal = _ladder(request, asked, claims)
+        if refusal is not None:
+            return refusal
+        if asked.method == LISTEN and not accepted.sse:
+            text = f"Not Acceptable: {LISTEN} is answered by a stream; accept text/event-stream"
+            return refused(local_error(asked.id, text, "accept", INVALID_REQUEST).raw, 406)
+        link = await self._relay.modern()
+        foreign = await self._check_params(link, request, claims)
+        if foreign is not None:
+            return _refuse(asked, foreign)
+        if link.in_flight >= self._limits.in_flight:
+            text = f"Too many requests in flight; the most are {self._limits.in_flight}"
+            return refused(local_error(asked.id, text, "in_flight").raw, 429, b"Retry-After: 1\r\n")
+        await link.writable()
+        return await self._call(link, request, accepted, asked, claims)
+
+    async def _call(
+        self, link: Link, request: BaseRequest, accepted: Accepted, asked: Request, claims: Claims
+    ) -> StreamResponse:
+        reply = Reply(accepted, sse.event)
+        call = ModernCall(link, reply)
+        link.ask(call, asked, reply, wants_log=claims.log_level is not None)
+        if asked.method == LISTEN:
+            reply.commit()
+        try:
+            return await reply.respond(
+                request, commits=self._commits, limits=self._limits, timing=self._timing, pressure=None
+            )
+        finally:
+            link.leave(call)  # to leave before the answer is to cancel
+
+    async def _check_params(self, link: Link, request: BaseRequest, claims: Claims) -> Refusal | None:
+        """Hold `Mcp-Param-*` headers against a tool's arguments; the tool's schema says which."""
+        if claims.method != "tools/call" or claims.name is None:
+            return None
+        annotations = (await self._tools(link)).tool(claims.name)
+        if annotations is None:
+            return None
+        return params.check(annotations, claims.arguments, request.headers.items())
+
+    async def _tools(self, link: Link) -> params.ToolIndex:
+        """The tools of this link's server, walked once; a new process may have others."""
+        if self._index is None or self._index[0] is not link:
+            self._index = (link, params.ToolIndex())
+        index = self._index[1]
+        if not index.complete:
+            async with self._walk:
+                await _learn(link, index)
+        return index
+
+
+async def _learn(link: Link, index: params.ToolIndex) -> None:
+    caller = Caller(link)
+    try:
+        while not index.complete:
+            cursor = index.wanted
+            page = b"" if cursor is None else b'"cursor":%b,' % quote(cursor)
+            response = await caller.call("tools/list", b'{%b"_meta":%b}' % (page, _ENVELOPE))
+            if response.result is UNSET:
+                index.settle()
+            else:
+                index.learn(response.result, cursor)
+    finally:
+        link.leave(caller)
+
+
+def _status(response: Response) -> int:
+    if response.error is UNSET:
+        return 200
+    with contextlib.suppress(msgspec.DecodeError):
+        return status_of(msgspec.json.decode(response.error, type=_Code).code, modern=True)
+    return 200
+
+
+def _refuse(asked: Request, refusal: Refusal) -> Ready:
+    """The refusal as an answer to this request."""
+    return refused(error(asked.id, refusal.code, refusal.message, refusal.data).raw, refusal.status)
+
+
+def _ladder(request: BaseRequest, asked: Request, claims: Claims) -> Ready | None:
+    """Everything that can be said against a modern request before its server is asked."""
+    if asked.params is not UNSET and _has_equal_keys(asked):
+        why = "Invalid Request: a member of params stands twice"
+        return refused(error(asked.id, INVALID_REQUEST, why).raw, 400)
+    found = check(lambda name: request.headers.getall(name, ()), claims)
+    return None if found is None else _refuse(asked, found)
+
+
+def _has_equal_keys(asked: Request) -> bool:
+    """Whether params or its `_meta` have a key twice: headers and server could read different copies."""
+    assert asked.params is not UNSET
+    try:
+        meta = members(asked.params).get("_meta")
+        return has_equal_keys(asked.params) or (meta is not None and has_equal_keys(meta))
+    except ValueError:
+        return False

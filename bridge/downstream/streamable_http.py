@@ -1,0 +1,211 @@
+"""The Streamable HTTP endpoint: one path for both eras.
+
+Takes a POST apart as far as deciding whose it is: a legacy session's (`legacy.py`) or a
+modern call (`modern.py`). Specification: "Streamable HTTP" of every revision that has it;
+the order of the checks is that of 2026-07-28, "Server Validation". `http.py` has already
+let the client in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from aiohttp import hdrs
+from aiohttp.web import BaseRequest, StreamResponse
+from multidict import istr
+
+from bridge.core.headers import Accepted, Claims, accepts, claims, classify, is_json, legacy_version
+from bridge.core.message import (
+    INVALID_REQUEST,
+    Batch,
+    Id,
+    Malformed,
+    Message,
+    Notification,
+    Request,
+    error,
+    local_error,
+    read,
+)
+from bridge.downstream.http import Ready, read_body
+from bridge.downstream.legacy import LegacySession
+from bridge.downstream.modern import ModernEndpoint
+from bridge.downstream.reply import refused
+from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
+from bridge.errors import CircuitOpen, ServerFault
+from bridge.link import answer_to_fault
+from bridge.relay import Relay
+
+SESSION_ID: Final = istr("Mcp-Session-Id")
+VERSION: Final = istr("MCP-Protocol-Version")
+LAST_EVENT_ID: Final = istr("Last-Event-ID")
+
+_ENVELOPE_MARK: Final = b"io.modelcontextprotocol/"
+_RETRY: Final = b"Retry-After: 1\r\n"
+_ALLOW: Final = b"Allow: GET, POST, DELETE\r\n"
+_ALLOW_MODERN: Final = b"Allow: POST\r\n"
+_FULL: Final = "The most sessions are open; try again later"
+
+
+class StreamableHttp:
+    """Answers every request to the endpoint's path."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._config = relay.config
+        self._modern = ModernEndpoint(relay)
+        self._opening = 0
+        self._methods: Mapping[str, Callable[[BaseRequest], Awaitable[StreamResponse]]] = {
+            hdrs.METH_POST: self._post,
+            hdrs.METH_GET: self._get,
+            hdrs.METH_DELETE: self._delete,
+        }
+
+    async def handle(self, request: BaseRequest) -> StreamResponse:
+        method = self._methods.get(request.method)
+        if method is None:
+            return _refusal(405, "The endpoint takes POST, GET and DELETE", "method", _ALLOW)
+        return await method(request)
+
+    async def _post(self, request: BaseRequest) -> StreamResponse:
+        headers = request.headers
+        if not is_json(headers.get(hdrs.CONTENT_TYPE, "")):
+            return _refusal(415, "Unsupported Media Type: send application/json", "content_type")
+        accepted = accepts(headers.getall(hdrs.ACCEPT, ()))
+        if not (accepted.json or accepted.sse):
+            text = "Not Acceptable: accept application/json and text/event-stream"
+            return _refusal(406, text, "accept")
+        body = await read_body(request, self._config.limits.body, self._config.timing.body)
+        if isinstance(body, Ready):
+            return body
+        message = read(body, depth=self._config.limits.depth)
+        if isinstance(message, Malformed):
+            return refused(error(message.id, message.code, message.message).raw, 400)
+        return await self._dispatch(request, accepted, message, body)
+
+    async def _dispatch(
+        self, request: BaseRequest, accepted: Accepted, message: Message | Batch, body: bytes
+    ) -> StreamResponse:
+        if self._relay.draining and isinstance(message, Request | Batch):
+            asked = message.id if isinstance(message, Request) else None
+            return _busy(asked, "The bridge is shutting down", "draining", _RETRY)
+        said = None
+        if isinstance(message, Request) and _ENVELOPE_MARK in body:
+            said = claims(message.method, message.params)
+        if self._era(request, message, said) is Era.LEGACY:
+            return await self._legacy_post(request, accepted, message)
+        return await self._modern_post(request, accepted, message, said)
+
+    def _era(self, request: BaseRequest, message: Message | Batch, said: Claims | None) -> Era:
+        session = SESSION_ID in request.headers
+        versions = request.headers.getall(VERSION, ())
+        if said is None and session and (not versions or versions[0] in LEGACY_VERSIONS):
+            return Era.LEGACY
+        method = None if isinstance(message, Batch) else getattr(message, "method", None)
+        return classify(method, versions, enveloped=said is not None and said.enveloped, session=session)
+
+    # Modern
+
+    async def _modern_post(
+        self, request: BaseRequest, accepted: Accepted, message: Message | Batch, said: Claims | None
+    ) -> StreamResponse:
+        if isinstance(message, Notification):
+            return Ready(202)  # acknowledged and dropped: nothing in core travels this way (HM-21)
+        if not isinstance(message, Request):
+            text = "Invalid Request: the body must be one request or notification"
+            return refused(error(None, INVALID_REQUEST, text).raw, 400)
+        try:
+            said = said or claims(message.method, message.params)
+            return await self._modern.post(request, accepted, message, said)
+        except ServerFault as fault:
+            return _unavailable(message.id, fault)
+
+    # Legacy
+
+    async def _legacy_post(
+        self, request: BaseRequest, accepted: Accepted, message: Message | Batch
+    ) -> StreamResponse:
+        if isinstance(message, Request) and message.method == "initialize":
+            return await self._initialize(request, accepted, message)
+        session = self._session(request, message.id if isinstance(message, Request) else None)
+        if isinstance(session, Ready):
+            return session
+        return await session.post(request, accepted, message)
+
+    async def _initialize(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
+        """Open a session, whatever session the request names: a client that initializes wants a new one."""
+        if len(self._relay.sessions) + self._opening >= self._config.limits.sessions:
+            return _busy(asked.id, _FULL, "sessions", b"Retry-After: 10\r\n")
+        self._opening += 1
+        try:
+            link = await self._relay.legacy()
+            session = LegacySession(secrets.token_urlsafe(24), self._relay, link)
+        except ServerFault as fault:
+            return _unavailable(asked.id, fault)
+        finally:
+            self._opening -= 1
+        self._relay.sessions[session.id] = session
+        try:
+            return await session.post(request, accepted, asked)
+        except (asyncio.CancelledError, ConnectionError):
+            session.close("The client left before it knew its session")
+            raise
+
+    def _session(self, request: BaseRequest, asked: Id | None = None) -> LegacySession | Ready:
+        """The session that the request names, or the refusal."""
+        headers = request.headers
+        named = headers.getall(SESSION_ID, ())
+        if len(named) != 1:
+            text = "Bad Request: the header Mcp-Session-Id is needed, once; initialize gives it"
+            return refused(local_error(asked, text, "no_session", INVALID_REQUEST).raw, 400)
+        session = self._relay.sessions.get(named[0])
+        if not isinstance(session, LegacySession):
+            text = "Session not found: it ended or never was; initialize a new one"
+            return refused(local_error(asked, text, "session_not_found", INVALID_REQUEST).raw, 404)
+        negotiated = session.revision.name if session.revision is not None else None
+        refusal = legacy_version(headers.get(VERSION), negotiated)
+        if refusal is not None:
+            return refused(error(asked, refusal.code, refusal.message, refusal.data).raw, refusal.status)
+        return session
+
+    async def _get(self, request: BaseRequest) -> StreamResponse:
+        if _is_modern(request):
+            return _refusal(405, "This revision has no GET", "method", _ALLOW_MODERN)
+        if not accepts(request.headers.getall(hdrs.ACCEPT, ())).sse:
+            return _refusal(406, "Not Acceptable: GET is answered by text/event-stream", "accept")
+        session = self._session(request)
+        if isinstance(session, Ready):
+            return session
+        return await session.listen(request, request.headers.get(LAST_EVENT_ID))
+
+    async def _delete(self, request: BaseRequest) -> StreamResponse:
+        if _is_modern(request):
+            return _refusal(405, "This revision has no sessions", "method", _ALLOW_MODERN)
+        session = self._session(request)
+        if isinstance(session, Ready):
+            return session
+        session.close("The client ended it")
+        return Ready(200)
+
+
+def _is_modern(request: BaseRequest) -> bool:
+    return request.headers.get(VERSION) in MODERN_VERSIONS
+
+
+def _refusal(status: int, text: str, reason: str, lines: bytes = b"") -> Ready:
+    return refused(local_error(None, text, reason, INVALID_REQUEST).raw, status, lines)
+
+
+def _busy(asked: Id | None, text: str, reason: str, lines: bytes) -> Ready:
+    return refused(local_error(asked, text, reason).raw, 503, lines)
+
+
+def _unavailable(asked: Id, fault: ServerFault) -> Ready:
+    """No server can be had: the caller's request gets that as its answer."""
+    payload = answer_to_fault(asked, fault).raw
+    if isinstance(fault, CircuitOpen):
+        return refused(payload, 503, b"Retry-After: %d\r\n" % max(1, round(fault.retry_after)))
+    return refused(payload, 200)

@@ -1,0 +1,359 @@
+"""One upstream session: what is sent over it, and to whom what comes back belongs.
+
+A `Link` feeds events into the core (`core.layer`, `core.correlate`) and carries out what
+comes of them: lines to the upstream, calls to the ports. It knows no transport: an
+upstream and a port are what their protocols say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from bridge.config import Config
+from bridge.core.correlate import Correlation
+from bridge.core.events import (
+    Answered,
+    Asked,
+    Ended,
+    Event,
+    Exchange,
+    Left,
+    Noted,
+    Party,
+    Question,
+    Questioned,
+    Replied,
+    Told,
+    Up,
+    Withdrawn,
+    refusal,
+)
+from bridge.core.layer import Layer, Pipeline
+from bridge.core.lines import Overlong
+from bridge.core.message import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Batch,
+    Id,
+    Malformed,
+    Notification,
+    Request,
+    Response,
+    error,
+    line_safe,
+    local_error,
+    read,
+    request,
+    result,
+    salvaged_id,
+)
+from bridge.core.splice import quote
+from bridge.deadlines import Deadlines
+from bridge.downstream.base import Port
+from bridge.errors import ServerFault, ServerStopped, StartTimeout
+from bridge.upstream.base import Upstream
+
+log = logging.getLogger("bridge.link")
+
+_OPENING: Final = frozenset({"initialize", "server/discover"})
+"""Requests that a server answers as soon as it runs; held to the start limit."""
+
+
+class Link:
+    """One upstream session: what is sent over it, and to whom what comes back belongs."""
+
+    def __init__(self, config: Config, *, fresh: bool) -> None:
+        self._limits, self._timing = config.limits, config.timing
+        self._correlation = Correlation(fresh=fresh)
+        self._pipeline = Pipeline()
+        self._ports: dict[Party, Port] = {}
+        self._upstream: Upstream | None = None
+        self._expiry = Deadlines(config.timing.request, self._expired)
+        self._starting = Deadlines(config.timing.start, self._never_started)
+        self._pauses = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self.quiet_since = asyncio.get_running_loop().time()
+        """When anything was last asked or answered."""
+        self.proven = False
+        """Whether the server ever said anything that can be read."""
+        self.fault: ServerFault | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the server has not answered, the cancelled ones included."""
+        return self._correlation.unanswered
+
+    async def idle(self) -> None:
+        """Return when no request is in flight any more."""
+        while self._correlation.exchanges:
+            self._waiter = self._waiter or asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    @property
+    def label(self) -> str:
+        return "server" if self._upstream is None else self._upstream.label
+
+    def attach(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    def insert(self, *layers: Layer) -> None:
+        """Put layers between the ports and the wire."""
+        self._pipeline = Pipeline(layers)
+
+    def join(self, port: Port) -> None:
+        self._ports[port.party] = port
+
+    async def writable(self) -> None:
+        """Wait while the server does not read what was sent before."""
+        if self._upstream is not None and self._upstream.congested:
+            await self._upstream.drained()
+
+    def pressure(self, full: bool) -> None:
+        """A port's buffer filled up (true) or drained (false): stop or go on reading the server."""
+        self._pauses += 1 if full else -1
+        if self._upstream is not None and self._pauses <= 1:
+            if full:
+                self._upstream.pause()
+            elif self._pauses == 0:
+                self._upstream.resume()
+
+    async def close(self) -> None:
+        if self._upstream is not None:
+            await self._upstream.close()
+
+    # Client to server
+
+    def ask(
+        self, port: Port, asked: Request, via: object, *, wants_log: bool = False
+    ) -> Exchange | Malformed:
+        """Send a client's request on; the refusal if its id is in use.
+
+        The answer comes through `port.answered`, possibly before this returns.
+        """
+        party = port.party
+        if asked.id in party.exchanges:
+            return Malformed(INVALID_REQUEST, "Invalid Request: this id is in flight already", asked.id)
+        exchange = Exchange(party, asked, via, log=wants_log)
+        if self.fault is not None:
+            port.answered(exchange, answer_to_fault(exchange.id, self.fault))
+            return exchange
+        self._expiry.add(exchange)
+        if asked.method in _OPENING:
+            self._starting.add(exchange)
+        self._rise(Asked(exchange, asked))
+        return exchange
+
+    def tell(self, port: Port, note: Notification) -> None:
+        self._rise(Told(port.party, note))
+
+    def reply(self, port: Port, response: Response) -> bool:
+        """Send a client's answer on; False if nothing was asked under that id."""
+        question = None if response.id is None else port.party.questions.get(response.id)
+        if question is None:
+            return False
+        own = response if question.id is question.party_id else response.with_id(question.id)
+        self._rise(Replied(question, own))
+        return True
+
+    def withdraw(self, exchange: Exchange, note: Notification | None = None) -> None:
+        """The client gave up; `initialize` is let run on, as a client may not cancel it."""
+        if exchange.method != "initialize":
+            self._rise(Withdrawn(exchange, note))
+            self._settled(exchange)
+
+    def refuse(self, question: Question, why: str, code: int = METHOD_NOT_FOUND) -> None:
+        """Answer the server's request with an error, since no client will."""
+        self._rise(refusal(question, code, why))
+
+    def ignore(self, question: Question) -> None:
+        """Leave the server's request unanswered: a modern server is sent no responses."""
+        self._correlation.forget(question)
+
+    def leave(self, port: Port) -> None:
+        waiting = list(port.party.exchanges.values())
+        if self._ports.pop(port.party, None) is not None and self.fault is None:
+            self._rise(Left(port.party))
+        for exchange in waiting:
+            self._settled(exchange)
+
+    def _rise(self, event: Up) -> None:
+        self._execute(self._pipeline.up(event))
+
+    def _execute(self, events: Iterable[Event]) -> None:
+        """Carry out what left the pipeline, at either end."""
+        for event in events:
+            match event:
+                case Answered(exchange, response):
+                    self._answer(exchange, response)
+                case Noted(party, exchange, note):
+                    self._note(party, exchange, note)
+                case Questioned(question, asked):
+                    self._question(question, asked)
+                case Ended(exchange):
+                    self._end(exchange)
+                case _:
+                    for send in self._correlation.up(event):
+                        if self._upstream is not None:
+                            self._upstream.send(line_safe(send.message.raw))
+
+    # Server to client
+
+    def received(self, lines: list[bytes | Overlong], on: Id | None = None) -> None:
+        """What one read of the server gave (upstream.base.Receiver)."""
+        for line in lines:
+            if isinstance(line, Overlong):
+                self._unreadable(line.head, line.tail, f"a message of {line.size} bytes is over the limit")
+                continue
+            found = read(line, depth=self._limits.depth)
+            for message in found.members if isinstance(found, Batch) else (found,):
+                if isinstance(message, Malformed):
+                    self._unreadable(line, line, message.message, message.id)
+                else:
+                    self._fall(message)
+
+    def _fall(self, message: Request | Notification | Response) -> None:
+        self.proven = True
+        for event in self._correlation.received(message):
+            self._execute(self._pipeline.down(event))
+
+    def _unreadable(self, head: bytes, tail: bytes, why: str, message_id: Id | None = None) -> None:
+        """Drop what the server should not have written; tell whoever plainly waits for it."""
+        log.warning(
+            "%s: dropped its output: %s: %r", self.label, why, head[:120], extra={"label": self.label}
+        )
+        owner = message_id if message_id is not None else _salvage(head, tail)
+        if owner is None or b'"method"' in head[:256]:
+            return
+        exchange = self._correlation.failed(owner)
+        if exchange is not None:
+            reason = f"The server's answer cannot be delivered: {why}"
+            self._answer(exchange, local_error(exchange.id, reason, "invalid_upstream_message"))
+
+    def _answer(self, exchange: Exchange, response: Response) -> None:
+        self._settled(exchange)
+        port = self._ports.get(exchange.party)
+        if port is not None:
+            port.answered(exchange, response)
+
+    def _settled(self, exchange: Exchange) -> None:
+        self._expiry.remove(exchange)
+        self._starting.remove(exchange)
+        self.quiet_since = asyncio.get_running_loop().time()
+        if self._waiter is not None and not self._correlation.exchanges:
+            self._waiter.set_result(None)
+            self._waiter = None
+
+    def _end(self, exchange: Exchange) -> None:
+        self._settled(exchange)
+        port = self._ports.get(exchange.party)
+        if port is not None:
+            port.ended(exchange)
+
+    def _note(self, party: Party | None, exchange: Exchange | None, note: Notification) -> None:
+        if exchange is not None:
+            self._expiry.extend(exchange)
+        port = self._ports.get(party) if party is not None else self._only_port()
+        if port is None:
+            log.debug("%s: nobody to tell of %s", self.label, note.method)
+        else:
+            port.noted(exchange, note)
+
+    def _only_port(self) -> Port | None:
+        return next(iter(self._ports.values())) if len(self._ports) == 1 else None
+
+    def _question(self, question: Question, asked: Request) -> None:
+        port = self._ports.get(question.party) if question.party is not None else self._only_port()
+        if port is None:
+            self.refuse(question, "There is no client to ask")
+            return
+        port.party.enter(question)
+        if question.party_id is not question.id:
+            asked = asked.with_id(question.party_id)
+        port.questioned(question, asked)
+
+    def _expired(self, exchange: Exchange) -> None:
+        limit = f"{self._timing.request:g}"
+        if exchange.method == "initialize":
+            self._correlation.failed(exchange.hop_id)
+        else:
+            self._rise(Withdrawn(exchange))
+        self._answer(exchange, local_error(exchange.id, f"No answer within {limit} s", "upstream_timeout"))
+
+    def _never_started(self, _: Exchange) -> None:
+        self.lost(StartTimeout(f"The server did not answer its handshake within {self._timing.start:g} s"))
+
+    def lost(self, fault: ServerFault) -> None:
+        """The server is gone (upstream.base.Receiver): every waiting request is told so at once."""
+        if self.fault is not None:
+            return
+        self.fault = fault
+        for exchange in self._correlation.lost():
+            self._answer(exchange, answer_to_fault(exchange.id, fault))
+        self._expiry.clear()
+        self._starting.clear()
+        for port in list(self._ports.values()):
+            port.lost(fault)
+
+
+def _salvage(head: bytes, tail: bytes) -> Id | None:
+    found = salvaged_id(head)
+    return salvaged_id(tail) if found is None else found
+
+
+def answer_to_fault(message_id: Id | None, fault: ServerFault) -> Response:
+    """What a waiting request is told when its server failed."""
+    text, data = str(fault), {"origin": "bridge", "reason": fault.reason}
+    if isinstance(fault, ServerStopped):
+        if fault.stderr:
+            text = f"{text}: {fault.stderr[-1]}"
+        detail = {**data, "exitCode": fault.exit_code, "stderr": list(fault.stderr)}
+        return error(message_id, INTERNAL_ERROR, text, quote(detail))
+    return error(message_id, INTERNAL_ERROR, text, quote(data))
+
+
+class Caller:
+    """A port for the bridge's own requests: each answer goes to the future that waits for it."""
+
+    def __init__(self, link: Link) -> None:
+        self.party = Party("bridge")
+        self.link = link
+        self._serial = 0
+        link.join(self)
+
+    def tell(self, note: Notification) -> None:
+        self.link.tell(self, note)
+
+    async def call(self, method: str, params: bytes) -> Response:
+        self._serial += 1
+        done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        exchange = self.link.ask(self, request(f"bridge-{self._serial}", method, params), done)
+        assert isinstance(exchange, Exchange)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            self.link.withdraw(exchange)
+            raise
+
+    def answered(self, exchange: Exchange, response: Response) -> None:
+        done = exchange.via
+        if isinstance(done, asyncio.Future) and not done.done():
+            done.set_result(response)
+
+    def noted(self, exchange: Exchange | None, note: Notification) -> None:
+        log.debug("nobody listens for %s yet", note.method)
+
+    def questioned(self, question: Question, request: Request) -> None:
+        if request.method == "ping":
+            self.link.reply(self, result(question.party_id, b"{}"))
+        else:
+            self.link.refuse(question, "The client is the bridge itself; it answers nothing")
+
+    def ended(self, exchange: Exchange) -> None:
+        self.link.withdraw(exchange)
+
+    def lost(self, fault: ServerFault) -> None:
+        log.debug("lost while the bridge itself was asking: %s", fault)
