@@ -198,16 +198,17 @@ class EventStream(StreamResponse):
         if self._is_stalled(transport, now):
             transport.abort()
             return
-        if now - self._spoke_at >= self._keepalive and not self._pending and not self._finishing:
-            self._send_comment(now)
+        if now - self._spoke_at >= self._keepalive:
+            self._send_comment()
         # What is due already (a comment that has no room) waits a whole turn.
         dues = (self._spoke_at + self._keepalive, self._moved_at + self._stalled)
         turns = (now + self._keepalive, now + self._stalled)
         when = min(due if due > now else turn for due, turn in zip(dues, turns, strict=True))
         self._timer = loop.call_at(when, self._tick)
 
-    def _send_comment(self, now: float) -> None:
-        if self._request is not None and not self._request.protocol.writing_paused:
+    def _send_comment(self) -> None:
+        has_room = self._request is not None and not self._request.protocol.writing_paused
+        if has_room and not self._ended:
             self._send(COMMENT, last=False)
 
     def _is_stalled(self, transport: asyncio.Transport, now: float) -> bool:

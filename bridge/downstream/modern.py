@@ -21,6 +21,7 @@ from bridge.core.events import Exchange, Party, Question
 from bridge.core.headers import Accepted, Claims, Refusal, check, status_of
 from bridge.core.message import (
     INVALID_REQUEST,
+    METHOD_NOT_FOUND,
     Notification,
     Request,
     Response,
@@ -32,7 +33,7 @@ from bridge.core.splice import has_equal_keys, members, quote
 from bridge.deadlines import Deadlines
 from bridge.downstream.http import Ready
 from bridge.downstream.reply import Reply, refused
-from bridge.era.revisions import MODERN_VERSIONS
+from bridge.era.revisions import MODERN_VERSIONS, REMOVED
 from bridge.errors import ServerFault
 from bridge.link import Caller, Link
 from bridge.relay import Relay
@@ -98,6 +99,10 @@ class ModernEndpoint:
         refusal = _ladder(request, asked, claims)
         if refusal is not None:
             return refusal
+        if asked.method in REMOVED:
+            # Not for the server to say: one that speaks both eras would take `initialize` for the other.
+            text = f"Method not found: {asked.method} is not in {MODERN_VERSIONS[-1]}"
+            return refused(local_error(asked.id, text, "removed_method", METHOD_NOT_FOUND).raw, 404)
         if asked.method == LISTEN and not accepted.sse:
             text = f"Not Acceptable: {LISTEN} is answered by a stream; accept text/event-stream"
             return refused(local_error(asked.id, text, "accept", INVALID_REQUEST).raw, 406)

@@ -49,6 +49,19 @@ LEGACY_VERSIONS: Final = tuple(row.name for row in _ROWS if row.era is Era.LEGAC
 MODERN_VERSIONS: Final = tuple(row.name for row in _ROWS if row.era is Era.MODERN)
 LATEST_LEGACY: Final = LEGACY_VERSIONS[-1]
 
+REMOVED: Final = frozenset(
+    {
+        "initialize",
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "tasks/result",
+        "tasks/list",
+    }
+)
+"""Legacy methods that no modern revision has (2026-07-28 changelog)."""
+
 _AGE: Final = {row.name: place for place, row in enumerate(_ROWS)}
 
 
