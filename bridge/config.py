@@ -21,6 +21,13 @@ class ProcessModel(StrEnum):
     SHARED = "shared"
 
 
+class Downstream(StrEnum):
+    """What clients speak to the bridge: HTTP on a listener, or the bridge's own stdin and stdout."""
+
+    HTTP = "http"
+    STDIO = "stdio"
+
+
 class LogFormat(StrEnum):
     PLAIN = "plain"
     JSON = "json"
@@ -50,6 +57,34 @@ SAFE_ENV = (
 )  # fmt: skip
 
 
+class Transport(StrEnum):
+    """How a remote server is spoken to; AUTO finds out."""
+
+    AUTO = "auto"
+    HTTP = "http"
+    SSE = "sse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """A server at a URL.
+
+    `headers` are sent with every request; a Path stands for the file that holds the value, read
+    again when the server refuses the old one. `socket` is the Unix socket to connect to instead
+    of the URL's host. `rewrite_endpoint` takes only path and query from an HTTP+SSE server's
+    `endpoint` event that names another origin, which is refused otherwise.
+    """
+
+    url: str
+    transport: Transport = Transport.AUTO
+    headers: tuple[tuple[str, str | Path], ...] = field(default=(), repr=False)
+    socket: Path | None = None
+    ca_file: Path | None = None
+    client_cert: Path | None = None
+    verify: bool = True
+    rewrite_endpoint: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
     cert: Path
@@ -65,6 +100,10 @@ class Listen:
     path: str = "/mcp"
     uds: Path | None = None
     uds_mode: int = 0o600
+    legacy_sse: bool = False
+    """Also serve HTTP+SSE (2024-11-05) at /sse and /messages, beside `path`."""
+    base_url: str | None = None
+    """Where old clients reach us, for the endpoint event; without it the endpoint is relative."""
     tls: Tls | None = None
 
 
@@ -104,6 +143,12 @@ class Timing:
 
     start: float = 60.0
     """For a child to answer its handshake."""
+    connect: float = 10.0
+    """For a connection to a remote server to stand."""
+    endpoint: float = 10.0
+    """For an HTTP+SSE server to name its endpoint."""
+    farewell: float = 5.0
+    """For a remote server to take the end of a session."""
     request: float | None = None
     session_idle: float = 1800.0
     linger: float = 60.0
@@ -134,7 +179,10 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    command: Command
+    """`upstream` is the server; `listen` matters only where `downstream` is HTTP."""
+
+    upstream: Command | Remote
+    downstream: Downstream = Downstream.HTTP
     process: ProcessModel = ProcessModel.SESSION
     warm: int = 1
     listen: Listen = Listen()

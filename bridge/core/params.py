@@ -20,7 +20,7 @@ from typing import Final, assert_never
 import msgspec
 
 from bridge.core import splice
-from bridge.core.headers import Refusal, decode_value, mismatch
+from bridge.core.headers import Refusal, decode_value, encode_value, mismatch
 
 PREFIX: Final = "Mcp-Param-"
 
@@ -219,7 +219,55 @@ def _value(text: bytes) -> str | bool | _Number | _No:
             return _Number(text.decode())
 
 
+def header_values(annotated: Annotations, arguments: bytes | None) -> dict[str, str]:
+    """The `Mcp-Param-*` headers that repeat these arguments of a call (JSON text, or None)."""
+    found: dict[str, str] = {}
+    for annotation in annotated:
+        match _value_at(arguments, annotation.path):
+            case bool() as flag:
+                found[annotation.header] = "true" if flag else "false"
+            case _Number(text):
+                found[annotation.header] = text
+            case str() as text:
+                found[annotation.header] = encode_value(text)
+            case _No():
+                pass
+    return found
+
+
 # --- the tools of one upstream ---
+
+
+def without_invalid_tools(result: bytes) -> tuple[bytes, list[tuple[str, str]]]:
+    """A result of `tools/list` less the tools whose annotations are invalid, and these with the reasons.
+
+    Clients over HTTP leave such tools out (2026-07-28, "Schema Extension"); a result without
+    any comes back as it was.
+    """
+    if ANNOTATION.encode() not in result and b"\\u" not in result:
+        return result, []
+    try:
+        listed = splice.elements(splice.members(result).get("tools", b"[]"))
+    except ValueError:
+        return result, []
+    judged = [(text, *_judged(bytes(text))) for text in listed]
+    dropped = [(name, reason) for _, name, reason in judged if reason is not None]
+    if not dropped:
+        return result, []
+    kept = b",".join([bytes(text) for text, _, reason in judged if reason is None])
+    return splice.replaced(result, ("tools",), b"[%b]" % kept), dropped
+
+
+def _judged(tool: bytes) -> tuple[str, str | None]:
+    """A tool's name, and why its annotations are invalid if they are."""
+    try:
+        found = _decode(tool.decode())
+    except (ValueError, RecursionError):
+        return "", None
+    verdict = _annotations(found.get("inputSchema")) if isinstance(found, dict) else ()
+    name = str(found.get("name", "")) if isinstance(found, dict) else ""
+    return name, verdict.reason if isinstance(verdict, Invalid) else None
+
 
 _PAGES: Final = 100
 """Pages of `tools/list` that are asked for before what is known has to do."""
