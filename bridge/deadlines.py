@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class Deadlines(Generic[T]):
-    """Calls `expired(item)` when `delay` seconds have passed since it was added or extended.
+    """Calls `expired(item)` when `delay` seconds have passed since it was last added or extended.
 
-    Without a delay (None) nothing ever expires. Items are told apart by identity or their hash.
+    Without a delay (None) nothing ever expires.
     """
 
     def __init__(self, delay: float | None, expired: Callable[[T], None]) -> None:
@@ -31,6 +31,7 @@ class Deadlines(Generic[T]):
         if self._delay is None:
             return
         loop = asyncio.get_running_loop()
+        self._due.pop(item, None)  # its place is at the end
         self._due[item] = loop.time() + self._delay
         if self._timer is None:
             self._timer = loop.call_at(self._due[item], self._fire)
@@ -40,7 +41,7 @@ class Deadlines(Generic[T]):
 
     def extend(self, item: T) -> None:
         """Start the item's wait anew, if it is waiting."""
-        if self._due.pop(item, None) is not None:
+        if item in self._due:
             self.add(item)
 
     def clear(self) -> None:

@@ -1,17 +1,19 @@
 """The upstream hop: which id and token belong to whom there, and what a server's message answers.
 
 Holds the rules of ids (specification: "Requests", "Responses"), progress tokens
-("Progress") and cancellation ("Cancellation") for one upstream session, whoever shares
-it. It does not know streams, eras or transports, and never looks into a payload.
+("Progress"), tasks' tokens ("Tasks" of 2025-11-25) and cancellation ("Cancellation") for
+one upstream session, whoever shares it. It does not know streams, eras or transports, and
+never looks into a payload.
 
 Two ways of minting (docs/architecture.md, "Ids"): kept ids pass as long as they are free
-on this hop; fresh ones are integers never used before. Either way an id stays taken until
-the server has answered it, cancelled or not, so that a late answer is nobody's.
+on this hop; fresh ones are integers never used before. Either way an id and a token stay
+taken until the server has answered, cancelled or not, so that what comes late is nobody's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -24,6 +26,7 @@ from bridge.core.events import (
     Exchange,
     Left,
     Noted,
+    Party,
     Question,
     Questioned,
     Replied,
@@ -38,9 +41,11 @@ from bridge.core.message import (
     Notification,
     Request,
     Response,
+    Task,
     error,
     notification,
     params_of,
+    task_of,
 )
 from bridge.core.splice import quote, replaced
 
@@ -48,8 +53,12 @@ SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 LISTEN: Final = "subscriptions/listen"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
+TASK_STATUS: Final = "notifications/tasks/status"
+_TELLS_TASK: Final = frozenset({"tasks/get", "tasks/cancel"})
+_ENDED_TASK: Final = frozenset({"completed", "failed", "cancelled"})
+
 MOST_UNANSWERED: Final = 10_000
-"""Cancelled calls remembered per hop for their late answers; the oldest are forgotten first."""
+"""Bound of what is remembered per hop for answers that may never come; the oldest go first."""
 
 
 class Correlation:
@@ -60,21 +69,21 @@ class Correlation:
         self._serial = 0
         self._open: dict[Id, Exchange] = {}
         self._tokens: dict[Id, Exchange] = {}
-        self._questions: dict[Id, Question] = {}
+        self._tasks: dict[str, Exchange] = {}
+        self._questions: dict[Question, None] = {}
         self._cancelled: dict[Id, None] = {}
-
-    @property
-    def exchanges(self) -> list[Exchange]:
-        """What the server still owes an answer for, oldest first."""
-        return [exchange for exchange in self._open.values() if not exchange.cancelled]
-
-    @property
-    def unanswered(self) -> int:
-        return len(self._open)
+        self._latest: Exchange | None = None
+        """The last thing that was sent, if that was a request."""
 
     # Client to server
 
-    def up(self, event: Up) -> Iterable[Send]:
+    def up(self, event: Up) -> Sequence[Send]:
+        sends = self._carry(event)
+        if sends:
+            self._latest = event.exchange if isinstance(event, Asked) else None
+        return sends
+
+    def _carry(self, event: Up) -> Sequence[Send]:
         match event:
             case Asked(exchange, request):
                 return (Send(self._ask(exchange, request)),)
@@ -85,9 +94,7 @@ class Correlation:
             case Withdrawn(exchange, told):
                 return self._withdraw(exchange, told)
             case Left(party):
-                withdrawn = [self._withdraw(one, None) for one in list(party.exchanges.values())]
-                refused = [self._reply(one, _gone(one)) for one in list(party.questions.values())]
-                return [send for sends in (*withdrawn, *refused) for send in sends]
+                return self._leave(party)
 
     def _ask(self, exchange: Exchange, request: Request) -> Request:
         if self._fresh or exchange.id in self._open:
@@ -117,25 +124,20 @@ class Correlation:
         minted = f"mb-{self._serial}"
         return self._mint(taken) if minted in taken else minted
 
-    def _reply(self, question: Question, response: Response) -> Iterable[Send]:
-        self._release(question)
-        if self._questions.get(question.id) is not question:
+    def _reply(self, question: Question, response: Response) -> Sequence[Send]:
+        if question not in self._questions:
             return ()  # withdrawn by the server meanwhile
-        del self._questions[question.id]
+        self.forget(question)
         return (Send(response),)
 
-    @staticmethod
-    def _release(question: Question) -> None:
-        if question.party is not None:
-            question.party.questions.pop(question.party_id, None)
-
-    def _withdraw(self, exchange: Exchange, told: Notification | None) -> Iterable[Send]:
+    def _withdraw(self, exchange: Exchange, told: Notification | None) -> Sequence[Send]:
         if exchange.cancelled or self._open.get(exchange.hop_id) is not exchange:
             return ()
         exchange.cancelled = True
         exchange.party.exchanges.pop(exchange.id, None)
-        self._untrack(exchange)
         self._remember(exchange.hop_id)
+        if exchange.method == "initialize":
+            return ()  # a client may not cancel it
         if told is None:
             return (Send(notification(CANCELLED, b'{"requestId":%b}' % quote(exchange.hop_id))),)
         if exchange.hop_id is exchange.id or told.params is UNSET:
@@ -145,13 +147,14 @@ class Correlation:
     def _remember(self, hop_id: Id) -> None:
         self._cancelled[hop_id] = None
         if len(self._cancelled) > MOST_UNANSWERED:
-            oldest = next(iter(self._cancelled))
-            del self._cancelled[oldest]
-            self._open.pop(oldest, None)
+            self._close(next(iter(self._cancelled)))
 
-    def _untrack(self, exchange: Exchange) -> None:
-        if exchange.hop_token is not UNSET and self._tokens.get(exchange.hop_token) is exchange:
-            del self._tokens[exchange.hop_token]
+    def _leave(self, party: Party) -> Sequence[Send]:
+        for task in [task for task, made in self._tasks.items() if made.party is party]:
+            self._untrack(self._tasks.pop(task))
+        withdrawn = [self._withdraw(one, None) for one in list(party.exchanges.values())]
+        refused = [self._reply(one, _gone(one)) for one in list(party.questions.values())]
+        return [send for sends in (*withdrawn, *refused) for send in sends]
 
     # Server to client
 
@@ -165,21 +168,41 @@ class Correlation:
                 return self._questioned(message)
 
     def _answered(self, response: Response) -> Iterable[Down]:
-        exchange = self._open.pop(response.id, None) if response.id is not None else self._sole()
+        exchange = self._close(response.id) if response.id is not None else self._sole()
         if exchange is None:
             return ()
-        self._untrack(exchange)
-        if exchange.cancelled:
-            self._cancelled.pop(exchange.hop_id, None)
-            return ()
-        exchange.party.exchanges.pop(exchange.id, None)
+        if exchange.task:
+            self._outlive(exchange, task_of(response.result, created=True))
+        elif self._tasks and exchange.method in _TELLS_TASK:
+            self._follow(task_of(response.result))
         return (Answered(exchange, self._restored(exchange, response)),)
 
-    def _sole(self) -> Exchange | None:
-        """Whose an error without an id is: the only request in flight's, else nobody's."""
-        if len(self._open) != 1:
+    def _close(self, hop_id: Id) -> Exchange | None:
+        """Take an exchange out of every table; None if nobody waits for its answer."""
+        exchange = self._open.pop(hop_id, None)
+        if exchange is None:
             return None
-        return self._open.popitem()[1]
+        self._untrack(exchange)
+        if exchange.cancelled:
+            self._cancelled.pop(hop_id, None)
+            return None
+        exchange.party.exchanges.pop(exchange.id, None)
+        return exchange
+
+    def _untrack(self, exchange: Exchange) -> None:
+        if exchange.hop_token is not UNSET and self._tokens.get(exchange.hop_token) is exchange:
+            del self._tokens[exchange.hop_token]
+
+    def _sole(self) -> Exchange | None:
+        """Whose an error without an id is: the only request in flight's, if nothing was sent after it.
+
+        Some servers answer a client's answer or notification with such an error; a call that
+        runs meanwhile must not end by that.
+        """
+        latest = self._latest
+        if latest is None or len(self._open) != 1 or self._open.get(latest.hop_id) is not latest:
+            return None
+        return self._close(latest.hop_id)
 
     @staticmethod
     def _restored(exchange: Exchange, response: Response) -> Response:
@@ -188,7 +211,8 @@ class Correlation:
             return response
         if exchange.method == LISTEN and response.result is not UNSET:
             own = quote(exchange.id)
-            response = response.with_result(replaced(response.result, ("_meta", SUBSCRIPTION), own))
+            with suppress(ValueError):  # a result or `_meta` that is no object names no subscription
+                response = response.with_result(replaced(response.result, ("_meta", SUBSCRIPTION), own))
         return response.with_id(exchange.id)
 
     def _noted(self, note: Notification) -> Iterable[Down]:
@@ -197,6 +221,9 @@ class Correlation:
             return self._progress(note, params.token)
         if note.method == CANCELLED:
             return self._torn_down(note, params.request_id)
+        if note.method == TASK_STATUS:
+            exchange = self._follow(task_of(note.params))
+            return (Noted(exchange.party if exchange else None, None, note),)
         if params.meta is not UNSET and params.meta.subscription is not UNSET:
             return self._subscribed(note, params.meta.subscription)
         exchange = self._logged() if note.method == "notifications/message" else None
@@ -204,28 +231,45 @@ class Correlation:
 
     def _progress(self, note: Notification, token: Id | UnsetType) -> Iterable[Down]:
         exchange = self._tokens.get(token) if token is not UNSET else None
-        if exchange is None or exchange.token is UNSET:
+        if exchange is None or exchange.token is UNSET or exchange.cancelled:
             return ()
         if exchange.hop_token is not exchange.token and note.params is not UNSET:
             note = note.with_params(replaced(note.params, ("progressToken",), quote(exchange.token)))
-        return (Noted(exchange.party, exchange, note),)
+        waiting = self._open.get(exchange.hop_id) is exchange
+        return (Noted(exchange.party, exchange if waiting else None, note),)
+
+    def _outlive(self, exchange: Exchange, task: Task) -> None:
+        """Keep the token of a request that became a task, until the task ends (CP-10)."""
+        if not task.id or task.status in _ENDED_TASK:
+            return
+        self._tasks[task.id] = exchange
+        if exchange.hop_token is not UNSET:
+            self._tokens[exchange.hop_token] = exchange
+        if len(self._tasks) > MOST_UNANSWERED:
+            self._untrack(self._tasks.pop(next(iter(self._tasks))))
+
+    def _follow(self, task: Task) -> Exchange | None:
+        """What made this task, if it is known; a task that ended is known no longer."""
+        exchange = self._tasks.get(task.id)
+        if exchange is not None and task.status in _ENDED_TASK:
+            del self._tasks[task.id]
+            self._untrack(exchange)
+        return exchange
 
     def _torn_down(self, note: Notification, request_id: Id | UnsetType) -> Iterable[Down]:
         """The server withdraws a request of its own, or ends a subscription (modern stdio)."""
         if request_id is UNSET:
             return ()
-        question = self._questions.pop(request_id, None)
+        question = next((one for one in reversed(self._questions) if one.id == request_id), None)
         if question is not None:
-            self._release(question)
+            self.forget(question)
             if question.party_id is not question.id and note.params is not UNSET:
                 note = note.with_params(replaced(note.params, ("requestId",), quote(question.party_id)))
             return (Noted(question.party, question.exchange, note),) if question.party else ()
-        exchange = self._open.get(request_id)
-        if exchange is None or exchange.method != LISTEN:
+        if request_id not in self._open or self._open[request_id].method != LISTEN:
             return ()
-        del self._open[request_id]
-        exchange.party.exchanges.pop(exchange.id, None)
-        return () if exchange.cancelled else (Ended(exchange),)
+        exchange = self._close(request_id)
+        return () if exchange is None else (Ended(exchange),)
 
     def _subscribed(self, note: Notification, subscription: Id) -> Iterable[Down]:
         exchange = self._open.get(subscription)
@@ -240,33 +284,32 @@ class Correlation:
         return next((e for e in reversed(self._open.values()) if e.log and not e.cancelled), None)
 
     def _questioned(self, request: Request) -> Iterable[Down]:
+        if len(self._questions) >= MOST_UNANSWERED:
+            self.forget(next(iter(self._questions)))
         question = Question(request)
-        self._questions[question.id] = question
+        self._questions[question] = None
         return (Questioned(question, request),)
 
     def forget(self, question: Question) -> None:
         """The server's request gets no answer, not even an error (a modern server may not ask)."""
-        self._release(question)
-        self._questions.pop(question.id, None)
+        self._questions.pop(question, None)
+        if question.party is not None:
+            question.party.questions.pop(question.party_id, None)
 
     def failed(self, hop_id: Id) -> Exchange | None:
         """Take out the exchange whose answer came but cannot be read; None if it is nobody's."""
-        exchange = self._open.pop(hop_id, None)
-        if exchange is None:
-            return None
-        self._untrack(exchange)
-        exchange.party.exchanges.pop(exchange.id, None)
-        return None if exchange.cancelled else exchange
+        return self._close(hop_id)
 
     def lost(self) -> list[Exchange]:
         """The server is gone: empty the tables; what still waited, oldest first."""
-        waiting = self.exchanges
+        waiting = [exchange for exchange in self._open.values() if not exchange.cancelled]
         for exchange in waiting:
             exchange.party.exchanges.pop(exchange.id, None)
-        for question in self._questions.values():
-            self._release(question)
-        for table in (self._open, self._tokens, self._questions, self._cancelled):
+        for question in list(self._questions):
+            self.forget(question)
+        for table in (self._open, self._tokens, self._tasks, self._cancelled):
             table.clear()
+        self._latest = None
         return waiting
 
 

@@ -51,19 +51,21 @@ class Exchange:
     whatever the downstream side wants to find again, untouched by the core.
     """
 
-    __slots__ = ("cancelled", "hop_id", "hop_token", "id", "log", "method", "party", "token", "via")
+    __slots__ = ("cancelled", "hop_id", "hop_token", "id", "log", "method", "party", "task", "token", "via")
 
     def __init__(self, party: Party, request: Request, via: object, *, log: bool = False) -> None:
         self.party = party
         self.id = request.id
         self.method = request.method
-        meta = params_of(request).meta
-        self.token: Id | UnsetType = UNSET if meta is UNSET else meta.token
+        params = params_of(request)
+        self.token: Id | UnsetType = UNSET if params.meta is UNSET else params.meta.token
         self.hop_id: Id = request.id
         self.hop_token: Id | UnsetType = self.token
         self.via = via
         self.log = log
         """Modern: the request asked for log messages."""
+        self.task = params.task is not UNSET
+        """Legacy: the request asked to become a task."""
         self.cancelled = False
 
 
@@ -135,8 +137,11 @@ class Noted(msgspec.Struct, frozen=True, gc=False):
     notification: Notification
 
 
-class Questioned(msgspec.Struct, frozen=True, gc=False):
-    """Down: a server's request, under the server's id; its party is on the question."""
+class Questioned(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Down: a server's request, under the server's id; its party is on the question.
+
+    Told apart by identity, as questions are.
+    """
 
     question: Question
     request: Request

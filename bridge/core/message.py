@@ -26,9 +26,12 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 
+MOST_IN_BATCH: Final = 1000
+"""Each costs more to refuse than to write: a body of 4 MiB could hold two million."""
+
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """`raw` is the whole message, compact, on one line."""
+    """`raw` is the whole message on one line; so it is of a notification and a response."""
 
     raw: bytes
     id: Id
@@ -36,8 +39,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     params: Raw | UnsetType = UNSET
 
     def with_id(self, request_id: Id) -> Request:
-        raw = splice.replaced(self.raw, ("id",), splice.quote(request_id))
-        return Request(raw, request_id, self.method, self.params)
+        return Request(_under(self.raw, self.id, request_id), request_id, self.method, self.params)
 
     def with_params(self, params: bytes) -> Request:
         raw = splice.replaced(self.raw, ("params",), params)
@@ -62,8 +64,7 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     error: Raw | UnsetType = UNSET
 
     def with_id(self, response_id: Id) -> Response:
-        raw = splice.replaced(self.raw, ("id",), splice.quote(response_id))
-        return Response(raw, response_id, self.result, self.error)
+        return Response(_under(self.raw, self.id, response_id), response_id, self.result, self.error)
 
     def with_result(self, result: bytes) -> Response:
         return Response(splice.replaced(self.raw, ("result",), result), self.id, Raw(result))
@@ -104,6 +105,19 @@ class Params(msgspec.Struct, frozen=True, gc=False):
     request_id: Id | UnsetType = msgspec.field(name="requestId", default=UNSET)
     uri: str | UnsetType = UNSET
     level: str | UnsetType = UNSET
+    task: Raw | UnsetType = UNSET
+    """What asks that the request become a task (2025-11-25)."""
+
+
+class Task(msgspec.Struct, frozen=True, gc=False):
+    """What the members of a task (2025-11-25) say that routing looks at; empty if there is none."""
+
+    id: str = msgspec.field(name="taskId", default="")
+    status: str = ""
+
+
+class _Created(msgspec.Struct, gc=False):
+    task: Task = Task()
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -115,28 +129,31 @@ class _Envelope(msgspec.Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
-class _Error(msgspec.Struct, gc=False):
-    code: int
-    message: str
-
-
 _NO_PARAMS: Final = Params()
 _NO_META: Final = Meta()
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
-_read_array = msgspec.json.Decoder(list[Raw]).decode
-_read_any = msgspec.json.Decoder(Raw).decode
 _read_params = msgspec.json.Decoder(Params).decode
 _read_meta = msgspec.json.Decoder(Meta).decode
-_read_error = msgspec.json.Decoder(_Error).decode
+_read_task = msgspec.json.Decoder(Task).decode
+_read_created = msgspec.json.Decoder(_Created).decode
 _read_id = msgspec.json.Decoder(Id).decode
 
 _NOT_JSON: Final = Malformed(PARSE_ERROR, "Parse error: not valid JSON")
 _NOT_UTF8: Final = Malformed(PARSE_ERROR, "Parse error: not valid UTF-8")
 
-# Where most writers put the id; anchored, so that an "id" inside a payload is never taken for it.
-_ID: Final = rb'"id"\s*:\s*(-?\d{1,30}|"(?:[^"\\]|\\.){0,200}")\s*'
-_ID_FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
-_ID_LAST: Final = re.compile(rb',\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb"\}\s*\Z")
+_ID_FIRST: Final = b'{"jsonrpc":"2.0","id":%b,'
+_ID_LAST: Final = b',"id":%b}'
+_BLANK: Final = b" \t\r\n"
+_INTEGER: Final = re.compile(rb"-?\d+")
+
+# Where writers put the id: next to "jsonrpc" at either end, or last when "jsonrpc" is first. Not
+# without "jsonrpc", since a log line may well be an object with an "id".
+_VERSION: Final = rb'\s*"jsonrpc"\s*:\s*"2\.0"\s*'
+_ID: Final = rb'\s*"id"\s*:\s*(-?\d{1,30}|"(?:[^"\\]|\\.){0,200}")\s*'
+_OPENS: Final = re.compile(rb"\s*\{" + _VERSION)
+_FIRST: Final = re.compile(rb"\s*\{(?:" + _VERSION + b"," + _ID + b"|" + _ID + b"," + _VERSION + b"),")
+_LAST: Final = re.compile(rb",(?:" + _VERSION + b"," + _ID + b"|" + _ID + b"," + _VERSION + rb")\}\s*\Z")
+_LAST_ALONE: Final = re.compile(b"," + _ID + rb"\}\s*\Z")
 
 
 def read(text: bytes, *, depth: int) -> Message | Batch | Malformed:
@@ -149,29 +166,29 @@ def read(text: bytes, *, depth: int) -> Message | Batch | Malformed:
     if splice.too_deep(text, depth):
         return _invalid(f"nested more than {depth} levels deep", salvaged_id(text))
     if b"\n" in text or b"\r" in text:
-        return _read_spread(text)
+        line = _one_line(text)
+        if line is None:
+            return _NOT_JSON
+        text = line
     try:
         return _message(text, _read_envelope(text))
     except msgspec.DecodeError:
         return _read_unusual(text)
 
 
-def _read_spread(text: bytes) -> Message | Batch | Malformed:
-    """A text with line breaks: made one line once it is known to be JSON."""
-    if not _is_json(text):
-        return _NOT_JSON
-    line = splice.compact(text)
-    try:
-        return _message(line, _read_envelope(line))
-    except msgspec.DecodeError:
-        return _read_unusual(line)
+def _one_line(text: bytes) -> bytes | None:
+    """`text` without its line breaks; None if it has some within and is no JSON."""
+    text = text.strip(_BLANK)
+    if b"\n" not in text and b"\r" not in text:
+        return text
+    return splice.compact(text) if splice.is_json(text) else None
 
 
 def _read_unusual(text: bytes) -> Message | Batch | Malformed:
     """What is no plain message at first sight: a batch, a wrong shape, a lone surrogate, or no JSON."""
     if text.lstrip(b" \t")[:1] == b"[":
         return _batch(text)
-    if not _is_json(text):
+    if not splice.is_json(text):
         return _NOT_JSON
     try:
         parts = splice.members(text)
@@ -179,9 +196,16 @@ def _read_unusual(text: bytes) -> Message | Batch | Malformed:
         return _invalid("not a JSON-RPC object")
     try:
         envelope = _envelope(parts)
-    except msgspec.DecodeError as fault:
-        return _invalid(str(fault))
+    except msgspec.ValidationError as fault:
+        return _invalid(str(fault), _claimed_id(parts))
+    except msgspec.DecodeError:
+        return _invalid('"id" or "method" holds half a surrogate pair')
     return _message(text, envelope)
+
+
+def _claimed_id(parts: splice.Members) -> Id | UnsetType:
+    """The id of an object that says it is JSON-RPC, whatever else is wrong with it."""
+    return _id(parts.get("id")) if bytes(parts.get("jsonrpc", b"")) == b'"2.0"' else UNSET
 
 
 def _envelope(parts: splice.Members) -> _Envelope:
@@ -194,27 +218,15 @@ def _envelope(parts: splice.Members) -> _Envelope:
     return envelope
 
 
-def _is_json(text: bytes) -> bool:
-    try:
-        _read_any(text)
-    except RecursionError:
-        return False
-    except msgspec.DecodeError:
-        try:
-            source = text.decode().strip(" \t\r\n")
-            return splice.value_end(source, 0) == len(source)
-        except ValueError:
-            return False
-    return True
-
-
 def _batch(text: bytes) -> Batch | Malformed:
     try:
-        entries = _read_array(text)
-    except msgspec.DecodeError:
+        entries = splice.elements(text)
+    except ValueError:
         return _NOT_JSON
     if not entries:
         return _invalid("empty batch")
+    if len(entries) > MOST_IN_BATCH:
+        return _invalid(f"more than {MOST_IN_BATCH} messages in a batch")
     return Batch(tuple(_member(bytes(entry)) for entry in entries))
 
 
@@ -229,19 +241,27 @@ def _member(text: bytes) -> Message | Malformed:
 def _message(text: bytes, envelope: _Envelope) -> Message | Malformed:
     if envelope.jsonrpc != "2.0":
         return _invalid('"jsonrpc" must be "2.0"')
-    if not _accounted_for(text, envelope) and splice.has_equal_keys(text):
+    if _has_room(text, envelope) and splice.has_equal_keys(text):
         return _invalid("a member stands twice", envelope.id)
     if envelope.method is UNSET:
         return _response(text, envelope)
     if envelope.result is not UNSET or envelope.error is not UNSET:
         return _invalid("both a method and a result or error", envelope.id)
     if envelope.params is not UNSET and memoryview(envelope.params)[0] not in b"{[":
-        return _invalid('"params" must be an object', envelope.id)
+        return _unstructured(text, envelope, bytes(envelope.params))
     if envelope.id is UNSET:
         return Notification(text, envelope.method, envelope.params)
     if envelope.id is None:
         return _invalid('"id" must be a string or an integer')
     return Request(text, envelope.id, envelope.method, envelope.params)
+
+
+def _unstructured(text: bytes, envelope: _Envelope, params: bytes) -> Message | Malformed:
+    """Params that are neither object nor array: null, which JSON-RPC does not know, counts as none."""
+    if params != b"null":
+        return _invalid('"params" must be an object', envelope.id)
+    envelope.params = UNSET
+    return _message(splice.replaced(text, ("params",), None), envelope)
 
 
 def _response(text: bytes, envelope: _Envelope) -> Response | Malformed:
@@ -256,25 +276,26 @@ def _response(text: bytes, envelope: _Envelope) -> Response | Malformed:
     return Response(text, request_id, envelope.result, envelope.error)
 
 
-def _is_error(error: Raw | UnsetType) -> bool:
+def _is_error(error: Raw) -> bool:
     try:
-        parts = splice.members(error) if error is not UNSET else {}
-        _read_error(splice.joined([(key, parts[key]) for key in ("code", "message") if key in parts]))
-    except (ValueError, msgspec.DecodeError):
+        parts = splice.members(error)
+    except ValueError:
         return False
-    return True
+    is_text = bytes(parts.get("message", b"")).startswith(b'"')
+    return is_text and _INTEGER.fullmatch(parts.get("code", b"")) is not None
 
 
 def _invalid(why: str, message_id: Id | UnsetType | None = None) -> Malformed:
     return Malformed(INVALID_REQUEST, f"Invalid Request: {why}", None if message_id is UNSET else message_id)
 
 
-def _accounted_for(text: bytes, envelope: _Envelope) -> bool:
-    """Whether the known members, written the shortest way, fill the whole text.
+def _has_room(text: bytes, envelope: _Envelope) -> bool:
+    """Whether a second copy of a member could hide in `text`, going by what the known ones leave of it.
 
-    Then there is no room for a second copy of any of them, and no key need be counted.
+    The shortest copy is `,"id":1`: 7 bytes, and no other has less than 10. A writer that puts
+    a blank after every comma and colon leaves 7 over in a request.
     """
-    length = 16  # {"jsonrpc":"2.0"
+    length = 17  # {"jsonrpc":"2.0"}
     if envelope.id is not UNSET:
         length += 6 + len(splice.quote(envelope.id))  # ,"id":
     if envelope.method is not UNSET:
@@ -285,7 +306,18 @@ def _accounted_for(text: bytes, envelope: _Envelope) -> bool:
         length += 10 + len(envelope.result)  # ,"result":
     if envelope.error is not UNSET:
         length += 9 + len(envelope.error)  # ,"error":
-    return length + 1 == len(text)
+    left = len(text) - length
+    return left >= 10 or (left >= 7 and text.count(b'"id"') != 1)
+
+
+def _under(raw: bytes, old: Id | None, new: Id) -> bytes:
+    """`raw` under another id: at either end, where nearly every writer has it, without a look at the rest."""
+    view, first, last = memoryview(raw), _ID_FIRST % splice.quote(old), _ID_LAST % splice.quote(old)
+    if raw.startswith(first):
+        return b"".join((_ID_FIRST % splice.quote(new), view[len(first) :]))
+    if raw.endswith(last):
+        return b"".join((view[: -len(last)], _ID_LAST % splice.quote(new)))
+    return splice.replaced(raw, ("id",), splice.quote(new))
 
 
 def params_of(message: Request | Notification) -> Params:
@@ -310,6 +342,7 @@ def _lenient_params(params: Raw) -> Params:
         request_id=_id(parts.get("requestId")),
         uri=_text(parts.get("uri")),
         level=_text(parts.get("level")),
+        task=Raw(parts["task"]) if "task" in parts else UNSET,
     )
 
 
@@ -339,12 +372,28 @@ def _text(text: bytes | None) -> str | UnsetType:
     return found if isinstance(found, str) else UNSET
 
 
-def salvaged_id(text: bytes) -> Id | None:
-    """The id of a message that cannot be read, if it stands where most writers put it."""
-    found = _ID_FIRST.match(text[:1024]) or _ID_LAST.search(text[-1024:])
-    if found is None:
+def task_of(payload: Raw | UnsetType, *, created: bool = False) -> Task:
+    """The task that `payload` is, or with `created` the one that a result tells was made."""
+    try:
+        if payload is UNSET:
+            return Task()
+        return _read_created(payload).task if created else _read_task(payload)
+    except msgspec.DecodeError:
+        return Task()
+
+
+def salvaged_id(head: bytes, tail: bytes | None = None) -> Id | None:
+    """The id of a message that cannot be read, if it stands where most writers put it.
+
+    `head` is the text, or with `tail` its beginning and its end.
+    """
+    head, tail = head[:1024], (head if tail is None else tail)[-1024:]
+    found = _FIRST.match(head)
+    if found is None and head.lstrip(_BLANK).startswith(b"{"):
+        found = _LAST.search(tail) or (_LAST_ALONE.search(tail) if _OPENS.match(head) else None)
+    if found is None or found.lastindex is None:
         return None
-    value = _id(found[1])
+    value = _id(found[found.lastindex])
     return None if value is UNSET else value
 
 

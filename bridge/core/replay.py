@@ -15,6 +15,7 @@ from dataclasses import dataclass
 class StoredEvent:
     id: str
     stream: int
+    number: int
     payload: bytes
     at: float
 
@@ -45,7 +46,7 @@ class EventStore:
 
     def append(self, stream: int, payload: bytes, now: float) -> str:
         """Keep one event; gives its id."""
-        event = StoredEvent(self.mark(stream), stream, payload, now)
+        event = StoredEvent(self.mark(stream), stream, self._numbers[stream], payload, now)
         self._kept.append(event)
         self._bytes += len(payload)
         self._trim(now)
@@ -70,9 +71,11 @@ class EventStore:
         cursor = _parse(event_id)
         if cursor is None or not 1 <= cursor[0] <= self._streams:
             return None
-        self._trim(now)
         stream, number = cursor
-        return stream, [e for e in self._kept if e.stream == stream and _number(e.id) > number]
+        if not 1 <= number <= self._numbers.get(stream, number):
+            return None
+        self._trim(now)
+        return stream, [event for event in self._kept if event.stream == stream and event.number > number]
 
 
 def _parse(event_id: str) -> tuple[int, int] | None:
@@ -80,7 +83,3 @@ def _parse(event_id: str) -> tuple[int, int] | None:
     if not (dash and stream.isascii() and stream.isdigit() and number.isascii() and number.isdigit()):
         return None
     return (int(stream), int(number)) if len(event_id) <= 40 else None
-
-
-def _number(event_id: str) -> int:
-    return int(event_id.partition("-")[2])

@@ -8,11 +8,12 @@ refused: guessing would show one client another's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
 from bridge.core.events import (
     MULTI_ROUND,
@@ -47,13 +48,25 @@ _SETTLED: Final = frozenset(
     {"notifications/initialized", "notifications/roots/list_changed", "notifications/progress"}
 )
 """Notifications of one session that would mean something else coming from all of them."""
+_PRIVATE: Final = frozenset({"notifications/elicitation/complete", "notifications/tasks/status"})
+"""Notifications for the one session that was asked, or asked; which that was, they do not say."""
 
 
 class _Offer(msgspec.Struct):
     version: str = msgspec.field(name="protocolVersion", default="")
 
 
+def _version(text: bytes | Raw | UnsetType) -> str:
+    """The `protocolVersion` of an initialize request's params or its result; empty if it tells none."""
+    try:
+        return "" if text is UNSET else msgspec.json.decode(text, type=_Offer).version
+    except msgspec.DecodeError:
+        return ""
+
+
 class _Member:
+    """What one session wants of the server, whether or not it was granted yet."""
+
     __slots__ = ("level", "uris")
 
     def __init__(self) -> None:
@@ -66,9 +79,14 @@ class Sharing:
 
     def __init__(self, initialized: bytes) -> None:
         self._initialized = initialized
-        self._version = msgspec.json.decode(initialized, type=_Offer).version
+        self._version = _version(initialized)
         self._members: dict[Party, _Member] = {}
         self._level: int | None = None
+        """What the server was set to; None while that is not known."""
+        self._subscribed: set[str] = set()
+        """What the server said it is subscribed to."""
+        self._pending: dict[Exchange, Callable[[bool], None]] = {}
+        """What is to be done when the server granted a wish (true), or did not."""
         self._self = Party("bridge")
         self._serial = 0
 
@@ -82,7 +100,10 @@ class Sharing:
                 return () if told.method in _SETTLED else (event,)
             case Left(party):
                 return (*self._freed(party), event)
-            case Replied() | Withdrawn():
+            case Withdrawn(exchange):
+                self._settle(exchange, granted=False)
+                return (event,)
+            case Replied():
                 return (event,)
 
     def _asked(self, event: Asked, exchange: Exchange, asked: Request) -> Iterable[Event]:
@@ -105,8 +126,7 @@ class Sharing:
 
     def _join(self, exchange: Exchange, asked: Request) -> Answered:
         self._member(exchange.party)
-        offered = msgspec.json.decode(asked.params, type=_Offer).version if asked.params is not UNSET else ""
-        version = negotiated(offered, self._version)
+        version = negotiated(_version(asked.params), self._version)
         value = self._initialized
         if version != self._version:
             value = replaced(value, ("protocolVersion",), quote(version))
@@ -117,11 +137,13 @@ class Sharing:
         wanted = params_of(asked).level
         if wanted is UNSET or wanted not in LEVELS:
             return event
-        self._member(exchange.party).level = LEVELS.index(wanted)
+        member = self._member(exchange.party)
+        before, member.level = member.level, LEVELS.index(wanted)
         lowest = min(m.level for m in self._members.values() if m.level is not None)
         if lowest == self._level:
             return _done(exchange)
         self._level = lowest
+        self._pending[exchange] = partial(self._level_set, member, member.level, before)
         assert asked.params is not UNSET
         return Asked(exchange, asked.with_params(replaced(asked.params, ("level",), quote(LEVELS[lowest]))))
 
@@ -129,24 +151,63 @@ class Sharing:
         uri = params_of(asked).uri
         if uri is UNSET:
             return event
-        known = self._wanted(uri)
-        self._member(exchange.party).uris.add(uri)
-        return _done(exchange) if known else event
+        member = self._member(exchange.party)
+        member.uris.add(uri)
+        if uri in self._subscribed:
+            return _done(exchange)
+        self._pending[exchange] = partial(self._subscription_begun, member, uri)
+        return event
 
     def _unsubscribe(self, event: Asked, exchange: Exchange, asked: Request) -> Event:
         uri = params_of(asked).uri
         if uri is UNSET:
             return event
-        self._member(exchange.party).uris.discard(uri)
-        return _done(exchange) if self._wanted(uri) else event
+        member = self._member(exchange.party)
+        if uri in member.uris:
+            self._pending[exchange] = partial(self._subscription_ended, member, uri)
+        member.uris.discard(uri)
+        if self._wanted(uri):
+            self._pending.pop(exchange, None)
+            return _done(exchange)
+        self._subscribed.discard(uri)
+        return event
+
+    # What became of a wish. Until the server has answered, it counts as granted.
+
+    def _settle(self, exchange: Exchange, *, granted: bool) -> None:
+        settle = self._pending.pop(exchange, None)
+        if settle is not None:
+            settle(granted)
+
+    def _level_set(self, member: _Member, wanted: int, before: int | None, granted: bool) -> None:
+        if granted:
+            return
+        self._level = None
+        if member.level == wanted:
+            member.level = before
+
+    def _subscription_begun(self, member: _Member, uri: str, granted: bool) -> None:
+        if not granted:
+            member.uris.discard(uri)
+        if granted and self._wanted(uri):
+            self._subscribed.add(uri)
+        else:
+            self._subscribed.discard(uri)
+
+    def _subscription_ended(self, member: _Member, uri: str, granted: bool) -> None:
+        if not granted:
+            member.uris.add(uri)
 
     def _wanted(self, uri: str) -> bool:
         return any(uri in member.uris for member in self._members.values())
 
     def _freed(self, party: Party) -> list[Event]:
         """Unsubscribe, in the bridge's own name, from what only this session wanted."""
+        for exchange in [exchange for exchange in self._pending if exchange.party is party]:
+            del self._pending[exchange]
         member = self._members.pop(party, None)
         orphans = [uri for uri in member.uris if not self._wanted(uri)] if member else []
+        self._subscribed.difference_update(orphans)
         return [self._own("resources/unsubscribe", b'{"uri":%b}' % quote(uri)) for uri in orphans]
 
     def _own(self, method: str, params: bytes) -> Asked:
@@ -158,7 +219,8 @@ class Sharing:
 
     def down(self, event: DownEvent) -> Iterable[Event]:
         match event:
-            case Answered(exchange, _):
+            case Answered(exchange, response):
+                self._settle(exchange, granted=response.error is UNSET)
                 return () if exchange.party is self._self else (event,)
             case Noted(None, _, note):
                 return [Noted(party, None, note) for party in self._recipients(note)]
@@ -174,6 +236,8 @@ class Sharing:
                 return [] if uri is UNSET else self._subscribers(uri)
             case "notifications/message":
                 return self._readers(params_of(note).level)
+            case private if private in _PRIVATE and len(self._members) > 1:
+                return []
             case _:
                 return list(self._members)
 
@@ -194,9 +258,8 @@ class Sharing:
         if asked.method == "ping":
             return Replied(question, result(question.id, b"{}"))
         needed = _CAPABILITY.get(asked.method)
-        able = [party for party in self._members if needed is None or needed in party.capabilities]
-        asking = [party for party in able if _multi_round(party)]
-        if len(asking) != 1:
+        asking = [party for party in self._members if _multi_round(party)]
+        if len(asking) != 1 or (needed is not None and needed not in asking[0].capabilities):
             return refusal(question, INVALID_PARAMS, "No single client of this shared server can be asked")
         question.party, question.exchange = asking[0], _multi_round(asking[0])
         return Questioned(question, asked)

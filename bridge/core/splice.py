@@ -3,29 +3,36 @@
 Number text, key order, escapes and unknown members survive, because values are only
 ever cut out and put back as bytes. Two readers do the cutting: msgspec, and for the few
 texts that it will not read (a lone surrogate such as `\\ud800`, which JSON's grammar
-allows) or that need their keys counted, a walk with the standard library's scanner.
+allows) a walk with the standard library's scanner.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 Members = dict[str, bytes]
 
-_STRING: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+# Possessive, and to the end if it is not closed: every quote of a broken text would else start a
+# search of its own, which took 8 s for 32 KiB.
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _STRINGS: Final = re.compile(_STRING, re.DOTALL)
-_STRING_OR_BLANK: Final = re.compile(rb"(" + _STRING + rb")|[ \t\r\n]+", re.DOTALL)
+_KEPT_STRINGS: Final = re.compile(rb"(" + _STRING + rb")", re.DOTALL)
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_STEP: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_MARKS: Final = bytes(set(range(256)) - set(b"[]{}:"))
+_STEP: Final = bytes.maketrans(b"[{]}:", b"\x01\x01\xff\xff\x00")
+_COLON: Final = ord(":")
 _LARGE: Final = 16 * 1024
 
+_read_any = msgspec.json.Decoder(msgspec.Raw).decode
+_read_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 quote = msgspec.json.Encoder().encode
 
@@ -40,15 +47,21 @@ _scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_not_jso
 
 def compact(text: bytes) -> bytes:
     """`text` without the blanks between its tokens; `text` must be valid JSON."""
-    return _STRING_OR_BLANK.sub(rb"\1", text)
+    pieces = _KEPT_STRINGS.split(text)
+    pieces[::2] = [between.translate(None, b" \t\r\n") for between in pieces[::2]]
+    return b"".join(pieces)
 
 
 def too_deep(text: bytes, limit: int) -> bool:
     """Whether arrays and objects nest more than `limit` levels, whatever stands in strings."""
     if not _more_brackets(text, limit):
         return False
-    steps = _STRINGS.sub(b"", text).translate(_STEP, _NO_BRACKETS)
-    return max(accumulate(memoryview(steps).cast("b")), default=0) > limit
+    return max(_depths(_STRINGS.sub(b"", text).translate(None, _NO_BRACKETS)), default=0) > limit
+
+
+def _depths(marks: bytes) -> Iterable[int]:
+    """How deep one is after each of these brackets and colons."""
+    return accumulate(memoryview(marks.translate(_STEP)).cast("b"))
 
 
 def _more_brackets(text: bytes, limit: int) -> bool:
@@ -74,7 +87,15 @@ def members(text: bytes | msgspec.Raw) -> Members:
     try:
         return _read_object(text)  # type: ignore[return-value]  # Raw is as good as bytes to all users
     except (msgspec.DecodeError, RecursionError):
-        return dict(_walk(bytes(text)))
+        return dict(_walk(bytes(text), "{}", _member))
+
+
+def elements(text: bytes | msgspec.Raw) -> list[msgspec.Raw]:
+    """The elements of a JSON array as text. Raises ValueError if `text` is none."""
+    try:
+        return _read_array(text)
+    except (msgspec.DecodeError, RecursionError):
+        return [msgspec.Raw(value) for value in _walk(bytes(text), "[]", _value)]
 
 
 def joined(parts: Iterable[tuple[str, bytes]]) -> bytes:
@@ -86,7 +107,8 @@ def _quoted(key: str) -> bytes:
     try:
         return quote(key)
     except UnicodeEncodeError:
-        return json.dumps(key).encode()  # a lone surrogate has no UTF-8, but an escape
+        # Half a surrogate pair has no UTF-8, but an escape, which is how Python writes it here too.
+        return json.dumps(key, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def replaced(text: bytes | msgspec.Raw, path: tuple[str, ...], value: bytes | None) -> bytes:
@@ -109,53 +131,83 @@ def has_equal_keys(text: bytes | msgspec.Raw) -> bool:
     """Whether the object `text` itself (not what it holds) has a key twice.
 
     An object whose distinct members already account for its whole length has no room
-    for another; only where blanks or escapes leave a doubt are the keys counted.
+    for another; only where blanks or escapes leave a doubt are the members counted.
     """
-    if _fills(text):
-        return False
-    tight = compact(bytes(text))
-    if _fills(tight):
-        return False
-    keys = [key for key, _ in _walk(tight)]
-    return len(keys) != len(set(keys))
-
-
-def _fills(text: bytes | msgspec.Raw) -> bool:
-    """Whether the distinct members of `text`, written the shortest way, are as long as it is."""
     parts = members(text)
-    return len(text) == 1 + (sum([len(_quoted(key)) + len(value) + 2 for key, value in parts.items()]) or 1)
+    shortest = 1 + (sum([len(_quoted(key)) + len(value) + 2 for key, value in parts.items()]) or 1)
+    return len(text) != shortest and len(parts) != _count(bytes(text))
 
 
-def _walk(text: bytes) -> list[tuple[str, bytes]]:
-    """Every member of an object, equal keys included. Raises ValueError if it is none."""
+def _count(text: bytes) -> int:
+    """How many members the object `text` itself has: the colons that stand in no string and no deeper."""
+    marks = _STRINGS.sub(b"", text).translate(None, _NO_MARKS)
+    return sum([depth == 1 for mark, depth in zip(marks, _depths(marks), strict=True) if mark == _COLON])
+
+
+def _walk(text: bytes, brackets: str, cut: Callable[[str, int], tuple[T, int]]) -> list[T]:
+    """All that stands between these brackets, for what msgspec refused. Raises ValueError if they do not."""
+    if not _has_surrogates(text):
+        raise ValueError("not JSON, or something else")
     source = text.decode()
-    found: list[tuple[str, bytes]] = []
-    at = _skip(source, 0)
-    if source[at : at + 1] != "{":
-        raise ValueError("not an object")
-    at = _skip(source, at + 1)
-    if source[at : at + 1] == "}":
+    found: list[T] = []
+    at = _past(brackets[0], source, _skip(source, 0))
+    if source[at : at + 1] == brackets[1]:
         return _ended(source, at + 1, found)
     while True:
-        if source[at : at + 1] != '"':
-            raise ValueError("no key")
-        end = value_end(source, at)
-        key = str(json.loads(source[at:end]))
+        one, end = cut(source, at)
+        found.append(one)
         at = _skip(source, end)
-        if source[at : at + 1] != ":":
-            raise ValueError("no colon")
-        start = _skip(source, at + 1)
-        end = value_end(source, start)
-        found.append((key, source[start:end].encode()))
-        at = _skip(source, end)
-        if source[at : at + 1] == "}":
+        if source[at : at + 1] == brackets[1]:
             return _ended(source, at + 1, found)
-        if source[at : at + 1] != ",":
-            raise ValueError("no comma")
-        at = _skip(source, at + 1)
+        at = _past(",", source, at)
 
 
-def value_end(source: str, start: int) -> int:
+def _member(source: str, start: int) -> tuple[tuple[str, bytes], int]:
+    """The member that begins at `start`, and where it ends."""
+    if source[start : start + 1] != '"':
+        raise ValueError("no key")
+    end = _value_end(source, start)
+    key = str(json.loads(source[start:end]))
+    value, end = _value(source, _past(":", source, _skip(source, end)))
+    return (key, value), end
+
+
+def _value(source: str, start: int) -> tuple[bytes, int]:
+    end = _value_end(source, start)
+    return source[start:end].encode(), end
+
+
+def _past(mark: str, source: str, at: int) -> int:
+    """Where the text goes on after the mark at `at`. Raises ValueError if it is not there."""
+    if source[at : at + 1] != mark:
+        raise ValueError(f"no {mark}")
+    return _skip(source, at + 1)
+
+
+def is_json(text: bytes) -> bool:
+    """Whether `text` is one JSON value, by the grammar alone; blanks around it are allowed."""
+    try:
+        _read_any(text)
+    except RecursionError:
+        return False
+    except msgspec.DecodeError:
+        return _has_surrogates(text) and _is_value(text.decode().strip(" \t\r\n"))
+    return True
+
+
+def _has_surrogates(text: bytes) -> bool:
+    """Whether half a surrogate pair may stand in it: the one thing in JSON that msgspec refuses."""
+    return b"\\ud" in text or b"\\uD" in text
+
+
+def _is_value(source: str) -> bool:
+    try:
+        return _value_end(source, 0) == len(source)
+    except ValueError:
+        return False
+
+
+def _value_end(source: str, start: int) -> int:
     """Where the JSON value that begins at `start` ends. Raises ValueError if there is none."""
     try:
         return _scan(source, start)[1]
@@ -168,7 +220,7 @@ def _skip(source: str, at: int) -> int:
     return blank.end() if blank else at
 
 
-def _ended(source: str, at: int, found: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+def _ended(source: str, at: int, found: list[T]) -> list[T]:
     if _skip(source, at) != len(source):
-        raise ValueError("text after the object")
+        raise ValueError("text after the end")
     return found

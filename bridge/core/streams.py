@@ -72,7 +72,7 @@ class Backlog:
         return len(self._waiting)
 
     def put(self, event: Unplaced) -> Unplaced | None:
-        """Keep `event`; gives the one that had to go for it: itself, if it is a question too many."""
+        """Keep `event`; gives the one that had to go for it, be it itself."""
         key = _key(event)
         if key in self._waiting:
             return None
@@ -120,9 +120,10 @@ def _is_log(event: Unplaced) -> bool:
 
 
 def _key(event: Unplaced) -> object:
+    """Equal for what tells the same; two log messages are two, however equal their text."""
     if isinstance(event, Noted) and event.notification.method in _TRIGGERS:
         return event.notification.method, _uri(event.notification)
-    return event
+    return object()
 
 
 def _uri(note: Notification) -> str | None:
