@@ -7,15 +7,18 @@ requirements SC-12 and CL-5. Decides nothing about when.
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
-from bridge.core.message import Id, Notification, Request, Response, notification, params_of, request
+from bridge.core.message import Message, Notification, Request, Response, notification, params_of, request
 from bridge.core.splice import members
 
 INITIALIZED: Final = "notifications/initialized"
+_SUBSCRIPTIONS: Final = 1000
+"""Resources remembered; the oldest are forgotten first."""
 
 
 class _Offer(msgspec.Struct):
@@ -26,27 +29,30 @@ class Handshake:
     """Feed it what is sent and what the initialize request was answered with."""
 
     def __init__(self) -> None:
-        self.request: Request | None = None
         self.version = ""
-        """The negotiated revision, once there is one."""
+        """The negotiated revision, once the session was opened."""
         self.initialized = False
+        """Whether the client has said so."""
+        self._request: Request | None = None
+        self._opened = False
         self._capabilities: dict[str, bytes] = {}
         self._level: Request | None = None
         self._subscribed: dict[str, Request] = {}
+        self._mark = secrets.token_hex(4)
         self._serial = 0
 
-    def sent(self, message: Request | Notification | Response) -> None:
+    def sent(self, message: Message) -> None:
         """Note what the client sends if it sets something that lasts."""
         match message:
             case Request(method="initialize"):
-                self.request = message
-                self.initialized = False
-                self._level = None
+                self._request = message
+                self._opened = self.initialized = False
+                self.version, self._level = "", None
                 self._subscribed.clear()
             case Request(method="logging/setLevel"):
                 self._level = message
             case Request(method="resources/subscribe"):
-                self._subscribed[_uri(message)] = message
+                self._subscribe(message)
             case Request(method="resources/unsubscribe"):
                 self._subscribed.pop(_uri(message), None)
             case Notification(method="notifications/initialized"):
@@ -54,24 +60,26 @@ class Handshake:
             case _:
                 pass
 
-    def answered(self, response: Response) -> None:
-        """Note the server's side of the handshake."""
+    def _subscribe(self, message: Request) -> None:
+        self._subscribed[_uri(message)] = message
+        if len(self._subscribed) > _SUBSCRIPTIONS:
+            del self._subscribed[next(iter(self._subscribed))]
+
+    def answered(self, response: Response) -> bool:
+        """Note the server's answer to initialize; whether it opened a session."""
         if response.result is UNSET:
-            return
+            return False
+        self._opened = True
         try:
             self.version = msgspec.json.decode(response.result, type=_Offer).version
             self._capabilities = members(members(response.result).get("capabilities", b"{}"))
         except (msgspec.DecodeError, ValueError):
             self.version, self._capabilities = "", {}
+        return True
 
-    def is_own(self, message_id: Id | None) -> bool:
-        """Whether a response answers one of the requests that `again` made."""
-        return isinstance(message_id, str) and message_id.startswith("mb-again-")
-
-    def again(self) -> Request:
-        """The client's initialize request under an id of the bridge's own."""
-        assert self.request is not None
-        return self._own(self.request)
+    def again(self) -> Request | None:
+        """The client's initialize under an id of the bridge's own; None if it never opened a session."""
+        return self._own(self._request) if self._opened and self._request is not None else None
 
     def settings(self) -> list[Request]:
         """Requests that set anew what was set in the lost session."""
@@ -83,6 +91,10 @@ class Handshake:
         kinds = [kind for kind in ("tools", "prompts", "resources") if self._announces(kind)]
         return [notification(f"notifications/{kind}/list_changed") for kind in kinds]
 
+    def ping(self) -> Request:
+        """A harmless request of the bridge's own, to see whether the session is known."""
+        return self._named("ping")
+
     def _announces(self, kind: str) -> bool:
         try:
             return bytes(members(self._capabilities.get(kind, b"{}")).get("listChanged", b"")) == b"true"
@@ -90,9 +102,11 @@ class Handshake:
             return False
 
     def _own(self, message: Request) -> Request:
+        return self._named(message.method, None if message.params is UNSET else bytes(message.params))
+
+    def _named(self, method: str, params: bytes | None = None) -> Request:
         self._serial += 1
-        params = None if message.params is UNSET else bytes(message.params)
-        return request(f"mb-again-{self._serial}", message.method, params)
+        return request(f"mb-{self._mark}-{self._serial}", method, params)
 
 
 def _uri(message: Request) -> str:

@@ -7,6 +7,8 @@ never leave it (transport requirements: CL-16); the proxy is the environment's.
 
 from __future__ import annotations
 
+import io
+import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,20 +17,27 @@ from typing import Final, Self
 from urllib.request import getproxies, proxy_bypass
 
 from aiohttp import (
+    BasicAuth,
+    ClientConnectorCertificateError,
     ClientConnectorError,
     ClientError,
+    ClientPayloadError,
     ClientResponse,
+    ClientResponseError,
     ClientSession,
     ClientTimeout,
     DummyCookieJar,
+    ServerDisconnectedError,
     TCPConnector,
     UnixConnector,
 )
 from yarl import URL
 
-from bridge import __version__
-from bridge.config import KIB, Limits, Remote, Timing
+from bridge import __version__, telemetry
+from bridge.config import KIB, MIB, Remote, Timing
 from bridge.errors import ServerFault, UsageFault
+
+log = logging.getLogger("bridge.remote")
 
 PROTECTED: Final = frozenset(
     {
@@ -50,6 +59,18 @@ PROTECTED: Final = frozenset(
 
 _REDIRECTS: Final = 5
 _KEEPS_METHOD: Final = frozenset({307, 308})
+_ANY_REDIRECT: Final = frozenset({301, 302, 303, 307, 308})
+_KEEP_ALIVE: Final = 4.0
+"""Seconds an idle connection is kept: less than the 5 s after which Node.js and uvicorn close it.
+
+A POST that meets that closing is lost, since nobody could say whether it ran."""
+_SHORTEST_SECRET: Final = 6
+_WORDS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (TimeoutError, "timed out"),
+    (ServerDisconnectedError, "the server closed the connection"),
+    (ClientPayloadError, "the answer is incomplete"),
+    (ClientResponseError, "what came is no valid HTTP"),
+)
 
 
 class Unreachable(ServerFault):
@@ -59,27 +80,31 @@ class Unreachable(ServerFault):
 
 
 class HttpClient:
-    """Requests to one remote server. Use as `async with`. Raises UsageFault for bad TLS files."""
+    """Requests to one remote server. Use as `async with`.
 
-    def __init__(self, remote: Remote, limits: Limits, timing: Timing) -> None:
-        self.remote = remote
-        self.limits = limits
-        self.url = URL(remote.url)
+    Raises UsageFault for TLS files, headers and proxies that cannot be used.
+    """
+
+    def __init__(self, remote: Remote, timing: Timing) -> None:
+        self._remote = remote
+        given = URL(remote.url)
+        self.url = given.with_user(None)
+        self.label = origin(self.url)
+        self._headers = _allowed(remote, given)
         self._proxy = None if remote.socket is not None else _proxy_for(self.url)
-        self._tls = tls_context(remote) if self.url.scheme == "https" else None
-        self._timeout = ClientTimeout(total=None, sock_connect=timing.connect)
+        self._tls = tls_context(remote)
+        self._timeout = ClientTimeout(total=None, connect=timing.connect)
         self._session: ClientSession | None = None
         self._files: dict[Path, str] = {}
 
     async def __aenter__(self) -> Self:
-        tls = self._tls if self._tls is not None else True
-        connector = (
-            UnixConnector(path=str(self.remote.socket), limit=0)
-            if self.remote.socket is not None
-            else TCPConnector(ssl=tls, limit=0)
-        )
+        if not self._remote.verify:
+            log.warning("certificates are not verified: whoever is in between can read and change everything")
+        socket = self._remote.socket
         self._session = ClientSession(
-            connector=connector,
+            connector=TCPConnector(ssl=self._tls, limit=0, keepalive_timeout=_KEEP_ALIVE)
+            if socket is None
+            else UnixConnector(path=str(socket), limit=0, keepalive_timeout=_KEEP_ALIVE),
             timeout=self._timeout,
             cookie_jar=DummyCookieJar(),
             # Compression holds events back, and an answer of a few kB could become GBs.
@@ -99,71 +124,81 @@ class HttpClient:
     ) -> AsyncIterator[ClientResponse]:
         """Send one request, follow its redirects, and give the answer. Raises Unreachable.
 
-        A 401 is tried once more if a header file has changed since it was read.
+        A 401 is tried once more if a header file holds another value than the one that was sent.
         """
-        target = url if url is not None else self.url
-        response = await self._send(method, target, headers, body)
-        if response.status == 401 and self._reread():
+        target = self.url if url is None else url
+        configured = self._configured()
+        response = await self._send(method, target, {**headers, **configured}, body)
+        if response.status == 401 and (renewed := self._reread()) != configured:
             response.release()
-            response = await self._send(method, target, headers, body)
+            response = await self._send(method, target, {**headers, **renewed}, body)
         try:
             yield response
-        except (ClientError, OSError, TimeoutError) as fault:
-            raise Unreachable(f"The connection to the server broke: {_words(fault)}") from fault
+        except (ClientError, OSError) as fault:
+            raise Unreachable(f"The connection to {origin(target)} broke off: {_words(fault)}") from fault
         finally:
-            response.close() if not response.content.is_eof() else response.release()
+            # Only a connection whose answer was read to its end can serve another request.
+            response.close()
+
+    def redacted(self, text: str) -> str:
+        """`text` of the server's without what the server was sent in confidence."""
+        for value in self._headers_now().values():
+            for secret in (value, *value.split()):
+                if len(secret) >= _SHORTEST_SECRET:
+                    text = text.replace(secret, "***")
+        return telemetry.redact(text)
 
     async def _send(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
     ) -> ClientResponse:
         assert self._session is not None
-        sent = {**headers, **self._configured()}
+        followed = _ANY_REDIRECT if method == "GET" else _KEEPS_METHOD
         for _ in range(_REDIRECTS):
+            # Bytes over 1 MiB would be one long write, of which aiohttp warns.
+            data = io.BytesIO(body) if body is not None and len(body) > MIB else body
             try:
                 response = await self._session.request(
-                    method, url, headers=sent, data=body, allow_redirects=False, proxy=self._proxy
+                    method, url, headers=headers, data=data, allow_redirects=False, proxy=self._proxy
                 )
             except ClientConnectorError as fault:
                 raise Unreachable(f"Cannot connect to {origin(url)}: {_words(fault)}") from fault
-            except (ClientError, OSError, TimeoutError) as fault:
+            except (ClientError, OSError) as fault:
                 raise Unreachable(f"No answer from {origin(url)}: {_words(fault)}") from fault
-            if response.status not in _KEEPS_METHOD or "Location" not in response.headers:
+            except ValueError as fault:
+                raise Unreachable("A header of the request holds what HTTP cannot carry") from fault
+            if response.status not in followed or "Location" not in response.headers:
                 return response
             response.release()
-            url = self._redirected(url, response.headers["Location"])
+            url = _redirected(url, response.headers["Location"])
         raise Unreachable(f"{origin(url)} redirects in a circle")
 
-    def _redirected(self, url: URL, location: str) -> URL:
-        try:
-            target = url.join(URL(location))
-        except ValueError as fault:
-            raise Unreachable(f"{origin(url)} redirects to no URL") from fault
-        upgraded = url.scheme == "http" and target.scheme == "https" and target.host == url.host
-        if target.origin() != url.origin() and not (upgraded and target.is_default_port()):
-            text = f"{origin(url)} redirects to {origin(target)}; not followed, since it is another origin"
-            raise Unreachable(text)
-        return target
-
     def _configured(self) -> dict[str, str]:
-        return {name: self._value(value) for name, value in self.remote.headers}
+        """The configured headers; files are read the first time."""
+        for _, value in self._headers:
+            if isinstance(value, Path) and value not in self._files:
+                self._files[value] = _read(value)
+        return self._headers_now()
 
-    def _value(self, value: str | Path) -> str:
-        if isinstance(value, str):
-            return value
-        if value not in self._files:
-            self._files[value] = _read(value)
-        return self._files[value]
+    def _headers_now(self) -> dict[str, str]:
+        return {
+            name: value if isinstance(value, str) else self._files.get(value, "")
+            for name, value in self._headers
+        }
 
-    def _reread(self) -> bool:
-        """Read the header files again; whether any has changed."""
-        before, self._files = self._files, {}
-        self._configured()
-        return self._files != before
+    def _reread(self) -> dict[str, str]:
+        self._files.clear()
+        return self._configured()
 
 
 def origin(url: URL) -> str:
     """Scheme, host and port: what may be told of a URL (its path or query may hold secrets)."""
-    return str(url.origin())
+    port = "" if url.port is None or url.is_default_port() else f":{url.port}"
+    host = url.host or ""
+    return f"{url.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+
+
+def same_origin(one: URL, other: URL) -> bool:
+    return origin(one) == origin(other)
 
 
 def tls_context(remote: Remote) -> ssl.SSLContext:
@@ -184,21 +219,55 @@ def tls_context(remote: Remote) -> ssl.SSLContext:
     return context
 
 
+def _allowed(remote: Remote, url: URL) -> tuple[tuple[str, str | Path], ...]:
+    """The configured headers, and what the URL holds of credentials as one more."""
+    for name, _ in remote.headers:
+        if name.lower() in PROTECTED:
+            raise UsageFault(f"the header {name} is the protocol's own and cannot be set")
+    if url.user is None or any(name.lower() == "authorization" for name, _ in remote.headers):
+        return remote.headers
+    return (*remote.headers, ("Authorization", BasicAuth(url.user, url.password or "", "utf-8").encode()))
+
+
 def _proxy_for(url: URL) -> str | None:
-    host = url.host or ""
-    return None if proxy_bypass(host) else getproxies().get(url.scheme)
+    proxy = None if proxy_bypass(f"{url.host}:{url.port}") else getproxies().get(url.scheme)
+    if proxy is not None and URL(proxy).scheme not in ("http", "https"):
+        raise UsageFault(f"the proxy for {origin(url)} that the environment names is none for HTTP")
+    return proxy
+
+
+def _redirected(url: URL, location: str) -> URL:
+    try:
+        target = url.join(URL(location))
+    except ValueError as fault:
+        raise Unreachable(f"{origin(url)} redirects to no URL") from fault
+    upgraded = (url.scheme, target.scheme, target.host) == ("http", "https", url.host)
+    if not same_origin(url, target) and not (upgraded and target.is_default_port()):
+        text = f"{origin(url)} redirects to {origin(target)}; not followed, since it is another origin"
+        raise Unreachable(text)
+    return target
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        value = file.read_text().strip()
     except OSError as fault:
         raise Unreachable(f"The header file {file.name} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:
+        raise Unreachable(f"The header file {file.name} holds no text") from fault
+    if "\n" in value or "\r" in value:
+        raise Unreachable(f"The header file {file.name} holds more than one line")
+    return value
 
 
-def _words(fault: BaseException) -> str:
-    if isinstance(fault, TimeoutError):
-        return "timed out"
-    cause = getattr(fault, "os_error", fault)
-    strerror = getattr(cause, "strerror", None)
-    return str(strerror or type(cause).__name__).removeprefix("[").split("]")[-1].strip()
+def _words(fault: Exception) -> str:
+    """Why it failed, without the address and the paths that such errors like to name."""
+    for kind, words in _WORDS:
+        if isinstance(fault, kind):
+            return words
+    if isinstance(fault, ClientConnectorCertificateError):
+        reason = getattr(fault.certificate_error, "verify_message", "")
+        return f"its certificate is not trusted{': ' if reason else ''}{reason}"
+    cause = fault.os_error if isinstance(fault, ClientConnectorError) else fault
+    told = getattr(cause, "reason" if isinstance(cause, ssl.SSLError) else "strerror", None)
+    return str(told or type(cause).__name__)

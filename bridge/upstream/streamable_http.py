@@ -1,71 +1,76 @@
-"""A remote server over Streamable HTTP, of either era.
+"""A remote server over Streamable HTTP: a legacy session on it, and modern requests beside.
 
 One POST a message; what comes back on its stream belongs to it. Specification: "Streamable
-HTTP", the client's side, of every revision that has it. A legacy session is opened by the
-client's own initialize, opened anew when the server forgot it (once for all who wait), and
-ended at the end; a modern request stands for itself and is cancelled by closing its stream.
+HTTP", the client's side, of 2025-03-26 to 2025-11-25. A session is opened by the client's own
+initialize, opened anew when the server forgot it (once for all who wait), and ended at the end.
+Which server and which tasks carry it is the hop's matter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 from aiohttp import ClientResponse
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from bridge.config import Limits, Timing
 from bridge.core.correlate import CANCELLED
-from bridge.core.headers import HEADER_MISMATCH, METHOD, NAME, VERSION, Claims, claims, encode_value
-from bridge.core.message import (
-    Batch,
-    Id,
-    Malformed,
-    Message,
-    Notification,
-    Request,
-    Response,
-    params_of,
-    read,
-    request,
-)
-from bridge.core.params import ToolIndex, header_values, without_invalid_tools
-from bridge.core.splice import quote, replaced
-from bridge.core.sse import Decoder, Oversize
+from bridge.core.headers import VERSION
+from bridge.core.lines import Overlong
+from bridge.core.message import Id, Message, Notification, Request, Response, notification, params_of
+from bridge.core.sse import Decoder, Event, Oversize
 from bridge.errors import ServerFault
-from bridge.upstream.base import Receiver
 from bridge.upstream.handshake import INITIALIZED, Handshake
+from bridge.upstream.hop import Hop
 from bridge.upstream.http_answer import (
     EVENTS,
+    LISTEN,
+    POST,
+    STEADY,
     Refused,
+    Take,
     Unusable,
     events_of,
-    failure,
+    expect_success,
+    fail,
+    is_message,
     media_type,
-    refused,
-    whole_body,
+    pause,
+    read_answer,
 )
-from bridge.upstream.http_client import HttpClient, Unreachable, origin
+from bridge.upstream.http_client import Unreachable
+from bridge.upstream.modern_http import ModernHttp
 
 log = logging.getLogger("bridge.remote")
 
+M = TypeVar("M", bound=Message)
+
 SESSION_ID: Final = "Mcp-Session-Id"
-_ACCEPT: Final = {"Accept": f"application/json, {EVENTS}", "Content-Type": "application/json"}
-_LISTEN: Final = {"Accept": EVENTS}
 _NO_LISTENING: Final = frozenset({400, 404, 405, 406, 501})
-_FIRST_RETRY: Final = 1.0
-_MOST_RETRY: Final = 30.0
 _RESUMPTIONS: Final = 8
 """Attempts in a row to resume one stream that bring nothing, before its request fails."""
-_ENVELOPE_MARK: Final = b"io.modelcontextprotocol/"
+_NOTE: Final = 30.0
+"""Seconds for the server to take a notification or an answer; the next ones wait for it."""
+_LATE: Final = 30.0
+"""Seconds that a cancelled call's stream may stay open: most servers leave such a call unanswered."""
+
+# Servers that say 400 for a session they do not know; nothing of a tool's own errors may match.
+_NO_SESSION: Final = re.compile(
+    rb"(no valid|invalid|unknown|expired|missing|no such|terminated)\s(\w+\s)?session"
+    rb"|session(\s?-?id)?\s(is\s|was\s|has\s)?(not|invalid|unknown|expired|terminated|missing|required|closed)",
+    re.IGNORECASE,
+)
 
 
-_Call = Callable[..., Coroutine[object, object, object]]
+Elsewhere = Callable[[Refused], Awaitable[Callable[[Message], None] | None]]
+"""Looks for another transport when the server took no initialize: where to send everything to
+instead, or None. Raises ServerFault if there is one that cannot be used."""
 
 
 class _Forgotten(Exception):
@@ -76,487 +81,338 @@ class _Forgotten(Exception):
         self.fault = fault
 
 
-class StreamableHttpUpstream:
-    """`run` must be running while anything is sent; `close` ends it."""
+class StreamableHttp:
+    """Carries the messages of one hop."""
 
-    def __init__(self, client: HttpClient, receiver: Receiver, limits: Limits, timing: Timing) -> None:
-        self.label = origin(client.url)
-        self.congested = False
-        self._client = client
-        self._receiver = receiver
-        self._limits, self._timing = limits, timing
+    def __init__(self, hop: Hop, elsewhere: Elsewhere) -> None:
+        self._hop = hop
+        self._elsewhere = elsewhere
+        self._modern = ModernHttp(hop)
         self._handshake = Handshake()
         self._session: str | None = None
         self._generation = 0
-        self._reopening = asyncio.Lock()
-        self._held: deque[Message] | None = None
+        self._reopening: asyncio.Future[ServerFault | None] | None = None
+        self._barrier: Message | None = None
+        self._held: deque[Message] = deque()
         self._notes: deque[Notification | Response] = deque()
         self._noting = False
-        self._modern: dict[Id, anyio.CancelScope] = {}
-        self._tools = ToolIndex()
-        self._tasks = anyio.create_task_group()
-        self._closed = anyio.Event()
-        self._gone = anyio.Event()
-        self._listening = False
+        self._calls: dict[Id, anyio.CancelScope] = {}
+        self._listening: anyio.CancelScope | None = None
 
-    # Upstream
-
-    async def run(self) -> None:
-        """Carry everything; returns after `close`."""
-        try:
-            async with self._tasks:
-                await self._closed.wait()
-                self._tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._farewell()
-            self._gone.set()
-
-    def send(self, line: bytes) -> None:
-        if self._closed.is_set():
-            return
-        message = read(line, depth=self._limits.depth)
-        assert not isinstance(message, Batch | Malformed)  # the link sends nothing else
-        said = _envelope(message, line)
-        if isinstance(message, Request) and said is not None:
-            self._spawn(self._call_modern, message, said)
-        elif not self._cancels_modern(message):
+    def send(self, message: Message) -> None:
+        if not self._modern.takes(message):
             self._handshake.sent(message)
-            self._send_legacy(message)
+            self._dispatch(message)
 
-    async def drained(self) -> None:
-        """Nothing waits here: every message has a connection of its own."""
+    async def farewell(self) -> None:
+        """DELETE the session, if there is one."""
+        if self._session is None:
+            return
+        with suppress(ServerFault):
+            async with self._hop.client.request("DELETE", self._in_session({})) as response:
+                log.debug("%s: DELETE of the session: HTTP %d", self._hop.label, response.status)
 
-    def pause(self) -> None:
-        """The connections' own flow control is all there is."""
+    # Order
 
-    def resume(self) -> None: ...
-
-    async def close(self) -> None:
-        if not self._closed.is_set():
-            self._receiver.lost(ServerFault("The connection was closed"))
-            self._closed.set()
-        await self._gone.wait()
-
-    def _spawn(self, call: _Call, *args: object) -> None:
-        self._tasks.start_soon(call, *args)
-
-    def _deliver(self, payload: bytes, on: Id | None) -> None:
-        if not self._closed.is_set():
-            self._receiver.received([payload], on)
-
-    def _fail(self, asked: Request, fault: ServerFault) -> None:
-        log.info("%s: %s failed: %s", self.label, asked.method, fault)
-        self._deliver(failure(asked.id, fault).raw, asked.id)
-
-    # Legacy: order
-
-    def _send_legacy(self, message: Message) -> None:
+    def _dispatch(self, message: Message) -> None:
         """In order while the handshake is on its way; after it each request by itself."""
-        if isinstance(message, Request) and message.method == "initialize":
-            self._held = deque()
-            self._spawn(self._initialize, message)
-        elif self._held is not None and not _is_initialized(message):
+        if self._barrier is not None:
             self._held.append(message)
         elif isinstance(message, Request):
-            self._spawn(self._call, message)
+            if message.method == "initialize":
+                self._barrier = message
+                self._hop.spawn(self._initialize, message)
+            else:
+                self._calls[message.id] = scope = anyio.CancelScope()
+                self._hop.spawn(self._call, message, scope)
         else:
-            if _is_initialized(message):
-                self._held = self._held if self._held is not None else deque()
-            self._notes.append(message)
-            if not self._noting:
-                self._noting = True
-                self._spawn(self._post_notes)
+            self._note(message)
 
-    def _release(self) -> None:
-        held, self._held = self._held, None
-        for message in held or ():
-            self._send_legacy(message)
+    def _lift(self, barrier: Message) -> None:
+        """Send what was held for the sake of this message."""
+        if self._barrier is barrier:
+            self._barrier = None
+            held, self._held = self._held, deque()
+            for message in held:
+                self._dispatch(message)
+
+    # Notifications and answers: one after another, since their order is the client's
+
+    def _note(self, message: Notification | Response) -> None:
+        if isinstance(message, Notification) and message.method == INITIALIZED:
+            self._barrier = message
+        elif isinstance(message, Notification) and message.method == CANCELLED:
+            self._give_up(params_of(message).request_id)
+        self._notes.append(message)
+        if not self._noting:
+            self._noting = True
+            self._hop.spawn(self._post_notes)
+
+    def _give_up(self, request_id: Id | UnsetType) -> None:
+        call = None if request_id is UNSET else self._calls.get(request_id)
+        if call is not None:
+            call.deadline = anyio.current_time() + _LATE
 
     async def _post_notes(self) -> None:
-        """Notifications and answers, one after another: their order is the client's."""
-        try:
-            while self._notes:
-                await self._post_note(self._notes.popleft())
-        finally:
-            self._noting = False
-
-    async def _post_note(self, message: Notification | Response) -> None:
-        try:
-            await self._with_session(self._offer, message)
-        except ServerFault as fault:
-            log.warning("%s: a message to the server failed: %s", self.label, fault)
-        finally:
-            if _is_initialized(message):
-                self._release()
+        while self._notes:
+            message = self._notes.popleft()
+            try:
+                with anyio.fail_after(_NOTE):
+                    await self._with_session(self._offer, message)
+            except (ServerFault, TimeoutError) as fault:
+                log.warning("%s: a message to the server failed: %s", self._hop.label, fault or "timed out")
+            if message is self._barrier:
                 self._listen()
+                self._lift(message)
+        self._noting = False
 
     async def _offer(self, message: Notification | Response) -> None:
-        async with self._client.request("POST", self._headers(), message.raw) as response:
+        """POST what has no answer; whatever a success says is as good as a 202."""
+        async with self._hop.client.request("POST", self._in_session(POST), message.raw) as response:
             await self._check(response)
 
-    # Legacy: requests
+    # Requests
 
     async def _initialize(self, asked: Request) -> None:
+        def take(message: Message) -> None:
+            self._hop.deliver(message.raw, asked.id)
+            if isinstance(message, Response):
+                self._lift(asked)
+
         try:
-            await self._open(asked, deliver=True)
+            await self._open(asked, take)
         except ServerFault as fault:
-            self._fail(asked, fault)
-        finally:
-            self._release()
+            await self._not_opened(asked, fault)
 
-    async def _open(self, asked: Request, *, deliver: bool) -> None:
+    async def _not_opened(self, asked: Request, fault: ServerFault) -> None:
+        """Start over where the server speaks another transport, or give the failure."""
+        send = None
+        if isinstance(fault, Refused):
+            try:
+                send = await self._elsewhere(fault)
+            except ServerFault as other:
+                fault = other
+        if send is None:
+            fail(self._hop, asked, fault)
+            self._lift(asked)
+        else:
+            for message in (asked, *self._held):
+                send(message)
+
+    async def _open(self, asked: Request, take: Take) -> None:
         """POST an initialize and take over the session that it opens. Raises ServerFault."""
-        self._session, self._generation = None, self._generation + 1
-        self._handshake.version = ""
-        async with self._client.request("POST", dict(_ACCEPT), asked.raw) as response:
-            await self._check(response)
-            session = response.headers.get(SESSION_ID)
+        async with self._hop.client.request("POST", POST, asked.raw) as response:
+            await expect_success(self._hop, response)
 
-            def taken(payload: bytes) -> None:
-                answer = read(payload, depth=self._limits.depth)
-                if isinstance(answer, Response) and answer.id == asked.id:
-                    self._handshake.answered(answer)
-                    # Only an InitializeResult opens a session: servers attach ids to refusals too (CL-14).
-                    self._session = session if answer.result is not UNSET else None
-                    if not deliver and answer.error is not UNSET:
-                        raise Unusable("The server refused to initialize again")
-                if deliver:
-                    self._deliver(payload, asked.id)
+            def opened(message: Message) -> None:
+                # Only an InitializeResult opens a session: servers attach ids to refusals too (CL-14).
+                if isinstance(message, Response) and self._handshake.answered(message):
+                    self._session = response.headers.get(SESSION_ID)
+                    self._generation += 1
+                take(message)
 
-            if not await self._read_answers(response, asked, taken, Decoder(self._limits.line)):
+            if not await read_answer(self._hop, response, asked, opened, Decoder(self._hop.limits.line)):
                 raise Unusable("The server ended its answer to initialize without a result")
 
-    async def _call(self, asked: Request) -> None:
-        try:
-            await self._with_session(self._call_once, asked)
-        except ServerFault as fault:
-            self._fail(asked, fault)
+    async def _call(self, asked: Request, scope: anyio.CancelScope) -> None:
+        with scope:
+            try:
+                await self._with_session(self._call_once, asked)
+            except ServerFault as fault:
+                fail(self._hop, asked, fault)
+            finally:
+                if self._calls.get(asked.id) is scope:
+                    del self._calls[asked.id]
 
     async def _call_once(self, asked: Request) -> None:
-        decoder = Decoder(self._limits.line)
-        deliver = self._taker(asked)
-        async with self._client.request("POST", self._headers(), asked.raw) as response:
+        decoder = Decoder(self._hop.limits.line)
+
+        def take(message: Message) -> None:
+            self._hop.deliver(message.raw, asked.id)
+
+        async with self._hop.client.request("POST", self._in_session(POST), asked.raw) as response:
             await self._check(response)
-            if await self._read_answers(response, asked, deliver, decoder):
+            if await read_answer(self._hop, response, asked, take, decoder):
                 return
-        await self._resume(asked, deliver, decoder)
+        await self._resume(asked, take, decoder)
 
-    def _taker(self, asked: Request) -> Callable[[bytes], None]:
-        return lambda payload: self._deliver(payload, asked.id)
+    async def _resume(self, asked: Request, take: Take, decoder: Decoder) -> None:
+        """The stream ended before the answer: come back for the rest, if it can be named (CL-10, CL-11).
 
-    async def _read_answers(
-        self, response: ClientResponse, asked: Request, deliver: Callable[[bytes], None], decoder: Decoder
-    ) -> bool:
-        """Deliver what the answer holds; whether the request's own answer was in it.
-
-        A stream that breaks off raises only if it cannot be resumed.
+        The request may have run, so it is never sent again.
         """
-        kind = media_type(response)
-        if kind == EVENTS:
-            return await self._read_events(response, asked, deliver, decoder)
-        body = await whole_body(response, self._limits.line)
-        if response.status == 202 or not body.strip():
-            raise Unusable(f"The server took the request (HTTP {response.status}) but gave no answer")
-        return self._take(body, asked, deliver)
-
-    def _take(self, payload: bytes, asked: Request, deliver: Callable[[bytes], None]) -> bool:
-        """Deliver one JSON text; whether it answers the request."""
-        found = read(payload, depth=self._limits.depth)
-        if isinstance(found, Batch):
-            members = [member for member in found.members if not isinstance(member, Malformed)]
-            return sum(self._take(member.raw, asked, deliver) for member in members) > 0
-        if isinstance(found, Malformed):
-            raise Unusable(f"The server's answer is no JSON-RPC message: {found.message}")
-        if isinstance(found, Response) and found.error is not UNSET and found.id in (None, "server-error"):
-            found = found.with_id(asked.id)  # the exchange tells whose it is (G-20)
-        deliver(found.raw)
-        return isinstance(found, Response) and found.id == asked.id
-
-    async def _read_events(
-        self, response: ClientResponse, asked: Request, deliver: Callable[[bytes], None], decoder: Decoder
-    ) -> bool:
-        answered = False
-        try:
-            async for events in events_of(response, decoder):
-                for event in events:
-                    if isinstance(event, Oversize):
-                        raise Unusable(f"An event of the server has {event.size} bytes, over the limit")
-                    if event.data and event.type == "message":
-                        answered = self._take(event.data, asked, deliver) or answered
-                if answered:
-                    return True
-        except Unreachable:
-            if not decoder.last_event_id:
-                raise
-        finally:
-            decoder.end()
-        return answered
-
-    async def _resume(self, asked: Request, deliver: Callable[[bytes], None], decoder: Decoder) -> None:
-        """The stream ended before the answer: come back for the rest, if it can be named (CL-10, CL-11)."""
         fruitless = 0
         while decoder.last_event_id and fruitless < _RESUMPTIONS:
-            before = decoder.last_event_id
-            await anyio.sleep(_pause(decoder, fruitless))
-            headers = {**self._headers(), **_LISTEN, "Last-Event-ID": before}
-            headers.pop("Content-Type")
+            seen = decoder.last_event_id
+            await anyio.sleep(pause(decoder, fruitless))
+            headers = {**self._in_session(LISTEN), "Last-Event-ID": seen}
             with suppress(Unreachable):
-                async with self._client.request("GET", headers) as response:
-                    await self._check(response)
-                    if media_type(response) != EVENTS:
-                        raise Unusable("The server resumed its stream with something else")
-                    if await self._read_events(response, asked, deliver, decoder):
+                async with self._hop.client.request("GET", headers) as response:
+                    if response.status != 200 or media_type(response) != EVENTS:
+                        text = f"The server's stream ended before the answer; resumed: HTTP {response.status}"
+                        raise Unusable(text)
+                    if await read_answer(self._hop, response, asked, take, decoder):
                         return
-            fruitless = 0 if decoder.last_event_id != before else fruitless + 1
+            fruitless = 0 if decoder.last_event_id != seen else fruitless + 1
         raise Unusable("The server's stream ended before the answer")
 
-    # Legacy: sessions
+    # The session
 
-    def _headers(self) -> dict[str, str]:
-        headers = dict(_ACCEPT)
+    def _in_session(self, headers: dict[str, str]) -> dict[str, str]:
+        found = dict(headers)
         if self._session is not None:
-            headers[SESSION_ID] = self._session
+            found[SESSION_ID] = self._session
         if self._handshake.version:
-            headers[VERSION] = self._handshake.version
-        return headers
+            found[VERSION] = self._handshake.version
+        return found
 
     async def _check(self, response: ClientResponse) -> None:
         """Raises Refused for an HTTP failure, _Forgotten for one that says the session is gone."""
-        if 200 <= response.status < 300:
-            return
-        fault = await refused(response)
-        if SESSION_ID in response.request_info.headers and _names_session(fault):
-            raise _Forgotten(fault)
-        raise fault
+        try:
+            await expect_success(self._hop, response)
+        except Refused as fault:
+            if SESSION_ID in response.request_info.headers and _names_session(fault):
+                raise _Forgotten(fault) from None
+            raise
 
-    async def _with_session(
-        self, call: Callable[..., Coroutine[object, object, object]], *args: object
-    ) -> None:
-        """Do something in the session; if the server forgot it, once more in a new one."""
+    async def _with_session(self, call: Callable[[M], Coroutine[object, object, None]], message: M) -> None:
+        """Do something in the session; if the server forgot it, once more in a new one.
+
+        What was refused for want of a session has not run.
+        """
+        if self._reopening is not None:
+            await asyncio.shield(self._reopening)
         generation = self._generation
         try:
-            await call(*args)
+            await call(message)
         except _Forgotten as forgotten:
             await self._reopen(generation)
             try:
-                await call(*args)
+                await call(message)
             except _Forgotten:
                 raise forgotten.fault from None
 
     async def _reopen(self, generation: int) -> None:
         """Open the session anew, once for all who found it gone. Raises ServerFault."""
-        async with self._reopening:
-            if self._generation != generation:
-                return
-            if self._handshake.request is None:
-                raise ServerFault("The server knows no session, and none was opened")
-            log.info("%s: the server forgot the session; opening a new one", self.label)
-            try:
-                await self._open(self._handshake.again(), deliver=False)
-                await self._settle()
-            except _Forgotten as forgotten:
-                raise ServerFault("The server forgets its sessions at once") from forgotten
-            for note in self._handshake.stale():
-                self._deliver(note.raw, None)
+        if self._generation != generation:
+            return
+        if self._reopening is None:
+            self._reopening = asyncio.get_running_loop().create_future()
+            self._hop.spawn(self._open_again, self._reopening)
+        fault = await asyncio.shield(self._reopening)
+        if fault is not None:
+            raise fault
 
-    async def _settle(self) -> None:
-        """Finish the new session's handshake and set what was set in the old one."""
-        initialized = read(INITIALIZED_LINE, depth=4)
-        assert isinstance(initialized, Notification)
-        await self._offer(initialized)
+    async def _open_again(self, done: asyncio.Future[ServerFault | None]) -> None:
+        log.info("%s: the server forgot the session; opening a new one", self._hop.label)
+        fault: ServerFault | None = None
+        try:
+            await self._handshake_again()
+        except ServerFault as failed:
+            fault = failed
+        except _Forgotten as forgotten:
+            fault = forgotten.fault
+        finally:
+            self._reopening = None
+            done.set_result(fault)
+
+    async def _handshake_again(self) -> None:
+        """The client's own initialize, initialized, and what it had set in the old session."""
+        again = self._handshake.again()
+        if again is None:
+            raise ServerFault("The server knows no session, and none was opened")
+        answers: list[Message] = []
+        before = self._generation
+        await self._open(again, answers.append)
+        if self._generation == before:
+            raise ServerFault("The server forgot the session and refused to open a new one")
+        await self._offer(notification(INITIALIZED))
         for setting in self._handshake.settings():
             with suppress(ServerFault):
                 await self._ask_quietly(setting)
+        for note in self._handshake.stale():
+            self._hop.deliver(note.raw)
         self._listen()
 
     async def _ask_quietly(self, asked: Request) -> None:
-        async with self._client.request("POST", self._headers(), asked.raw) as response:
+        async with self._hop.client.request("POST", self._in_session(POST), asked.raw) as response:
             await self._check(response)
-            await self._read_answers(response, asked, lambda _: None, Decoder(self._limits.line))
+            await read_answer(self._hop, response, asked, _ignore, Decoder(self._hop.limits.line))
+
+    # The GET stream
 
     def _listen(self) -> None:
-        if not self._listening:
-            self._listening = True
-            self._spawn(self._keep_listening)
+        """Listen in the session of now; what may be left of an older one's stream is ended."""
+        if self._listening is not None:
+            self._listening.cancel()
+        self._listening = anyio.CancelScope()
+        self._hop.spawn(self._keep_listening, self._listening)
 
-    async def _keep_listening(self) -> None:
-        """The GET stream, for as long as the server offers one; reopened quietly when it is cut."""
-        decoder = Decoder(self._limits.line)
+    async def _keep_listening(self, scope: anyio.CancelScope) -> None:
+        """For as long as the server offers a stream; reopened quietly when it is cut."""
+        decoder = Decoder(self._hop.limits.line)
+        generation = self._generation
         fruitless = 0
-        try:
+        with scope:
             while True:
-                generation, seen = self._generation, decoder.last_event_id
+                began, heard = anyio.current_time(), False
                 try:
-                    if not await self._listen_once(decoder):
-                        return
+                    heard = await self._listen_once(decoder)
+                except _NoListening:
+                    log.debug("%s: offers no listening stream", self._hop.label)
+                    return
                 except _Forgotten:
-                    decoder = Decoder(self._limits.line)
-                    await self._reopen(generation)
+                    await self._renew(generation)
+                    return
                 except ServerFault as fault:
-                    log.debug("%s: the listening stream ended: %s", self.label, fault)
-                fruitless = 0 if decoder.last_event_id != seen else fruitless + 1
-                await anyio.sleep(_pause(decoder, fruitless))
+                    log.debug("%s: the listening stream ended: %s", self._hop.label, fault)
+                worked = heard or anyio.current_time() - began > STEADY
+                fruitless = 0 if worked else fruitless + 1
+                await anyio.sleep(pause(decoder, fruitless))
+
+    async def _renew(self, generation: int) -> None:
+        """A new session has a listener of its own."""
+        try:
+            await self._reopen(generation)
         except ServerFault as fault:
-            log.warning("%s: no session to listen in: %s", self.label, fault)
-        finally:
-            self._listening = False
+            log.warning("%s: no session to listen in: %s", self._hop.label, fault)
 
     async def _listen_once(self, decoder: Decoder) -> bool:
-        """One GET until it ends; False if the server offers none."""
-        headers = {**self._headers(), **_LISTEN}
-        headers.pop("Content-Type")
+        """One GET until it ends; whether it brought anything. Raises _NoListening if there is none."""
+        headers = self._in_session(LISTEN)
         if decoder.last_event_id:
             headers["Last-Event-ID"] = decoder.last_event_id
-        async with self._client.request("GET", headers) as response:
-            if response.status == 404 and self._session is not None:
-                await self._probe_session()
-                return False
+        async with self._hop.client.request("GET", headers) as response:
             if response.status in _NO_LISTENING or (
                 response.status == 200 and media_type(response) != EVENTS
             ):
-                return False
+                if response.status == 404 and self._session is not None:
+                    # Either no such path or no such session; a ping tells (raises _Forgotten).
+                    await self._ask_quietly(self._handshake.ping())
+                raise _NoListening
             await self._check(response)
-            try:
-                async for events in events_of(response, decoder):
-                    for event in events:
-                        if not isinstance(event, Oversize) and event.data and event.type == "message":
-                            self._deliver(event.data, None)
-            finally:
-                decoder.end()
-        return True
+            heard = False
+            async for events in events_of(self._hop, response, decoder):
+                heard = True
+                for event in events:
+                    self._hear(event)
+        return heard
 
-    async def _probe_session(self) -> None:
-        """A 404 to the optional GET may mean no GET or no session: a ping tells. Raises _Forgotten."""
-        ping = request("mb-again-ping", "ping")
-        with suppress(ServerFault):
-            await self._ask_quietly(ping)
-
-    async def _farewell(self) -> None:
-        if self._session is None:
-            return
-        headers = self._headers()
-        headers.pop("Content-Type")
-        with suppress(ServerFault), anyio.move_on_after(self._timing.farewell):
-            async with self._client.request("DELETE", headers) as response:
-                log.debug("%s: DELETE of the session: HTTP %d", self.label, response.status)
-
-    # Modern
-
-    def _cancels_modern(self, message: Message) -> bool:
-        """Whether this takes a modern request back; closing its stream is all that says so (CM-5)."""
-        if not isinstance(message, Notification) or message.method != CANCELLED:
-            return False
-        request_id = params_of(message).request_id
-        scope = None if request_id is UNSET else self._modern.pop(request_id, None)
-        if scope is None:
-            return False
-        scope.cancel()
-        return True
-
-    async def _call_modern(self, asked: Request, said: Claims) -> None:
-        with anyio.CancelScope() as scope:
-            self._modern[asked.id] = scope
-            try:
-                await self._call_modern_once(asked, said, retry=True)
-            except ServerFault as fault:
-                self._fail(asked, fault)
-            finally:
-                self._modern.pop(asked.id, None)
-
-    async def _call_modern_once(self, asked: Request, said: Claims, *, retry: bool) -> None:
-        try:
-            async with self._client.request("POST", self._modern_headers(said), asked.raw) as response:
-                await self._check(response)
-                decoder = Decoder(self._limits.line)
-                if not await self._read_answers(response, asked, self._modern_taker(asked), decoder):
-                    raise Unusable("The server's stream ended before the answer")
-        except Refused as fault:
-            if not (retry and said.method == "tools/call" and _is_mismatch(fault)):
-                raise
-            await self._walk_tools(asked)
-            await self._call_modern_once(asked, said, retry=False)
-
-    def _modern_headers(self, said: Claims) -> dict[str, str]:
-        headers = {**_ACCEPT, VERSION: said.version or "", METHOD: said.method}
-        if said.name is not None:
-            headers[NAME] = encode_value(said.name)
-        annotated = self._tools.tool(said.name) if said.method == "tools/call" and said.name else None
-        return headers | header_values(annotated or (), said.arguments)
-
-    def _modern_taker(self, asked: Request) -> Callable[[bytes], None]:
-        if asked.method != "tools/list":
-            return self._taker(asked)
-
-        def take(payload: bytes) -> None:
-            found = read(payload, depth=self._limits.depth)
-            if isinstance(found, Response) and found.result is not UNSET:
-                self._tools.learn(found.result, None)
-                result, dropped = without_invalid_tools(bytes(found.result))
-                for name, reason in dropped:
-                    log.warning("%s: tool %s is left out: %s", self.label, name, reason)
-                payload = found.with_result(result).raw if dropped else payload
-            self._deliver(payload, asked.id)
-
-        return take
-
-    async def _walk_tools(self, asked: Request) -> None:
-        """Learn every tool's annotations with the caller's own envelope (CM-7)."""
-        envelope = replaced(asked.params, ("name",), None) if asked.params is not UNSET else b"{}"
-        envelope = replaced(envelope, ("arguments",), None)
-        self._tools.forget()
-        while not self._tools.complete:
-            cursor = self._tools.wanted
-            params = envelope if cursor is None else replaced(envelope, ("cursor",), quote(cursor))
-            page = request(f"mb-tools-{asked.id}", "tools/list", params)
-            learned: list[Response] = []
-
-            def take(payload: bytes, kept: list[Response] = learned) -> None:
-                found = read(payload, depth=self._limits.depth)
-                if isinstance(found, Response) and found.result is not UNSET:
-                    kept.append(found)
-
-            said = claims(page.method, page.params)
-            async with self._client.request("POST", self._modern_headers(said), page.raw) as response:
-                await self._check(response)
-                await self._read_answers(response, page, take, Decoder(self._limits.line))
-            if not learned or learned[0].result is UNSET:
-                self._tools.settle()
-                return
-            self._tools.learn(learned[0].result, cursor)
+    def _hear(self, event: Event | Oversize) -> None:
+        if isinstance(event, Oversize):
+            self._hop.deliver(Overlong(event.head, event.tail, event.size))
+        elif is_message(event):
+            self._hop.deliver(event.data)
 
 
-INITIALIZED_LINE: Final = b'{"jsonrpc":"2.0","method":"%b"}' % INITIALIZED.encode()
+class _NoListening(Exception):
+    """The server offers no GET stream."""
 
 
-def _envelope(message: Message, line: bytes) -> Claims | None:
-    """What a modern request says of itself; None for everything else."""
-    if not isinstance(message, Request) or _ENVELOPE_MARK not in line:
-        return None
-    said = claims(message.method, message.params)
-    return said if said.enveloped else None
-
-
-def _is_initialized(message: Message) -> bool:
-    return isinstance(message, Notification) and message.method == INITIALIZED
+def _ignore(_: Message) -> None:
+    """An answer to the bridge itself: that it came is all that matters."""
 
 
 def _names_session(fault: Refused) -> bool:
     """404 means the session is gone; some servers say 400 and name the session in words."""
-    if fault.status == 404:
-        return True
-    said = fault.said
-    return fault.status == 400 and said is not None and b"session" in bytes(said.raw).lower()
-
-
-def _is_mismatch(fault: Refused) -> bool:
-    said = fault.said
-    return said is not None and b'"code":%d' % HEADER_MISMATCH in said.raw.replace(b" ", b"")
-
-
-def _pause(decoder: Decoder, fruitless: int) -> float:
-    """Seconds before the next GET: what the server asked for, and more while it brings nothing."""
-    first = _FIRST_RETRY if decoder.retry is None else decoder.retry / 1000
-    if not fruitless:
-        return first
-    return max(first, min(_MOST_RETRY, max(first, _FIRST_RETRY) * float(2**fruitless)))
+    return fault.status == 404 or (fault.status == 400 and _NO_SESSION.search(fault.body) is not None)
