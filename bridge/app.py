@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+import anyio
 from aiohttp.web import BaseRequest, StreamResponse
 
-from bridge.config import Config
+from bridge.config import Command, Config, ProcessModel, Remote
 from bridge.core.message import INVALID_REQUEST, local_error
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.splice import quote
 from bridge.downstream.http import Gate, Ready
-from bridge.downstream.listener import Served, serve
+from bridge.downstream.http_sse import HttpSse
+from bridge.downstream.listener import Handler, Served, serve
 from bridge.downstream.reply import refused
+from bridge.downstream.stdio import StdioPort
 from bridge.downstream.streamable_http import StreamableHttp
 from bridge.relay import Relay
+from bridge.upstream.base import Source
 from bridge.upstream.guard import Guard
 from bridge.upstream.pool import Pool
+from bridge.upstream.remote import RemoteSource
 
 _JSON = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 
@@ -34,7 +40,10 @@ class Site:
         self._gate = Gate(config.access, config.listen)
         endpoint = StreamableHttp(relay)
         self._path = config.listen.path.rstrip("/")
-        self._endpoints = {self._path: endpoint, f"{self._path}/": endpoint}
+        self._handlers: dict[str, Handler] = {self._path: endpoint.handle, f"{self._path}/": endpoint.handle}
+        self._old = HttpSse(relay) if config.listen.legacy_sse else None
+        if self._old is not None:
+            self._handlers.update(self._old.handlers)
 
     async def handle(self, request: BaseRequest) -> StreamResponse:
         path = request.path
@@ -45,11 +54,11 @@ class Site:
         refusal = self._gate.check(request)
         if refusal is not None:
             return refusal
-        endpoint = self._endpoints.get(path)
-        if endpoint is None:
+        handler = self._handlers.get(path)
+        if handler is None:
             text = f"Not Found: the endpoint is {self._path}"
             return refused(local_error(None, text, "path", INVALID_REQUEST).raw, 404)
-        return await endpoint.handle(request)
+        return await handler(request)
 
     def _readiness(self) -> dict[str, object]:
         known = self._relay.readiness
@@ -63,6 +72,7 @@ class Site:
                 "revision": known.revision,
             },
             "sessions": len(self._relay.sessions),
+            **({} if self._old is None else {"legacySse": self._old.usage.report()}),
         }
 
 
@@ -73,27 +83,59 @@ def _health(request: BaseRequest, status: int, body: Mapping[str, object]) -> Re
 
 
 @asynccontextmanager
-async def running(config: Config, environ: Mapping[str, str]) -> AsyncIterator[tuple[Relay, Served]]:
-    """Everything started and listening; on leaving, everything ended.
+async def sourced(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Source]:
+    """Where upstream sessions come from; on leaving, every server is gone."""
+    match config.upstream:
+        case Command():
+            guard = Guard()
+            pool = Pool(
+                config.upstream,
+                environ,
+                limits=config.limits,
+                timing=config.timing,
+                warm=config.warm,
+                guard=guard,
+                restarts=Restarts(RestartPolicy()),
+            )
+            try:
+                async with pool:
+                    yield pool
+            finally:
+                await guard.close()
+        case Remote():
+            async with RemoteSource(config.upstream, config.limits, config.timing) as remote:
+                yield remote
 
-    Raises ListenFault and UsageFault before any child is started.
+
+@asynccontextmanager
+async def running(config: Config, environ: Mapping[str, str]) -> AsyncIterator[tuple[Relay, Served]]:
+    """Everything started and listening on HTTP; on leaving, everything ended.
+
+    Raises ListenFault and UsageFault before any server is started.
     """
-    guard = Guard()
-    pool = Pool(
-        config.command,
-        environ,
-        limits=config.limits,
-        timing=config.timing,
-        warm=config.warm,
-        guard=guard,
-        restarts=Restarts(RestartPolicy()),
-    )
-    relay = Relay(config, pool)
-    served = await serve(config.listen, Site(config, relay).handle, stalled=config.timing.stalled)
+    async def handle(request: BaseRequest) -> StreamResponse:
+        return await site.handle(request)
+
+    served = await serve(config.listen, handle, stalled=config.timing.stalled)
     try:
-        async with pool, relay:
+        async with sourced(config, environ) as source, Relay(config, source) as relay:
+            site = Site(config, relay)
             yield relay, served
             served.stop_accepting()
     finally:
         await served.close()
-        await guard.close()
+
+
+@asynccontextmanager
+async def wrapping(
+    config: Config, environ: Mapping[str, str], reading: int, writing: int
+) -> AsyncIterator[StdioPort]:
+    """One client on these two descriptors, and a server for it alone; on leaving, everything ended."""
+    alone = replace(config, process=ProcessModel.SESSION, warm=0)
+    async with sourced(alone, environ) as source:
+        port = StdioPort(alone, source, reading, writing)
+        try:
+            yield port
+        finally:
+            with anyio.CancelScope(shield=True):
+                await port.close()

@@ -1,9 +1,11 @@
 """The command line: options and environment variables in, one `Config` and an exit status out.
 
-It decides how values are written (durations, sizes, `K=V`), which options exclude each other,
-and which combinations are refused before anything starts; every default comes from `config.py`.
-It refuses to know how anything runs: the daemon and the demo server are imported when their
-command is called, so that `--help` and a usage error cost neither aiohttp nor an event loop.
+It decides which command has which options, which of them exclude each other, and which
+combinations are refused before anything starts; `options.py` says what each option is, `values.py`
+reads the values, and every default comes from `config.py`. It refuses to know how anything runs:
+the daemon and the demo server are imported when their command is called, so that `--help` and a
+usage error cost neither aiohttp nor an event loop. What is given for `--header` and as a URL may be
+secret and is in no fault.
 
 Answers "Security Warning" of the Streamable HTTP transport where it can be answered before
 listening: loopback unless told otherwise, and nothing beyond it without authorization.
@@ -11,314 +13,76 @@ listening: loopback unless told otherwise, and nothing beyond it without authori
 
 from __future__ import annotations
 
-import ipaddress
-import math
 import os
-import re
-import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import click
 from click.core import ParameterSource
 
 from bridge import __version__
-from bridge.config import Access, Command, Config, Limits, Listen, Log, LogFormat, ProcessModel, Timing, Tls
+from bridge.config import (
+    KIB,
+    Access,
+    Command,
+    Config,
+    Downstream,
+    Limits,
+    Listen,
+    Log,
+    LogFormat,
+    ProcessModel,
+    Remote,
+    Timing,
+    Tls,
+    Transport,
+)
 from bridge.errors import BridgeError
+from bridge.options import (
+    ACCESS,
+    LIMITS,
+    LISTENING,
+    LOGGING,
+    OPTIONS,
+    PROCESSES,
+    REMOTE,
+    SERVER,
+    SectionCommand,
+    SectionOption,
+)
+from bridge.values import (
+    TOKEN_LENGTH,
+    Address,
+    expand,
+    is_loopback,
+    parse_header_value,
+    parse_token,
+    parse_url,
+)
 
 PROGRAM = "mcp-bridge"
-HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
-TOKEN_LENGTH = range(16, 4097)
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
-SERVER, LISTENING, PROCESSES, ACCESS, LIMITS, LOGGING = SECTIONS = (
-    "Server command",
-    "Listening",
-    "Sessions and processes",
-    "Access",
-    "Limits and time",
-    "Logging",
-)
-
-_DEFAULT = Config(command=Command(argv=()))
-
-
-# -- how values are written -------------------------------------------------------------------
-
-_NUMBER = re.compile(r"\d+(\.\d*)?(e\+?\d+)?", re.ASCII)
-_DURATION = re.compile(
-    r"(?=\d)((?P<h>\d+(\.\d+)?)h)?((?P<m>\d+(\.\d+)?)m(?!s))?((?P<s>\d+(\.\d+)?)s)?((?P<ms>\d+(\.\d+)?)ms)?",
-    re.ASCII,
-)
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_NO_LIMIT = frozenset({"off", "none"})
-
-
-def parse_limit(text: str) -> float | None:
-    """Seconds, or None for no limit: as `parse_duration`, and `off`, `none` or `0`.
-
-    Raises ValueError.
-    """
-    return None if text.strip().lower() in _NO_LIMIT else _seconds(text) or None
-
-
-def parse_duration(text: str) -> float:
-    """Seconds above 0, from `30s`, `5m`, `1h30m`, `250ms`, or a plain number of seconds.
-
-    Raises ValueError.
-    """
-    seconds = _seconds(text)
-    if not seconds:
-        raise ValueError("must be longer than 0")
-    return seconds
-
-
-def _seconds(text: str) -> float:
-    text = text.strip().lower()
-    if _NUMBER.fullmatch(text):
-        seconds = float(text)
-    elif found := _DURATION.fullmatch(text):
-        seconds = sum(float(value) * _SECONDS[unit] for unit, value in found.groupdict().items() if value)
-    else:
-        raise ValueError(f"{text!r} is not a duration such as 30s, 5m, 1h30m or 250ms")
-    if not math.isfinite(seconds):
-        raise ValueError(f"{text!r} is too long a duration")
-    return seconds
-
-
-def spell_duration(seconds: float | None) -> str:
-    """The shortest text that `parse_limit` reads as this."""
-    if seconds is None:
-        return "off"
-    unit = next((unit for unit in ("h", "m") if seconds and seconds % _SECONDS[unit] == 0), "s")
-    return f"{seconds / _SECONDS[unit]:g}{unit}"
-
-
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmg]i?b|b)?", re.ASCII)
-_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def parse_size(text: str) -> int:
-    """Bytes above 0, from `8MiB` (1024), `500KB` (1000) or a plain number. Raises ValueError."""
-    found = _SIZE.fullmatch(text.strip().lower())
-    if not found:
-        raise ValueError(f"{text!r} is not a size such as 8MiB, 500KB or 1048576")
-    size = int(float(found[1]) * _BYTES[found[2] or "b"])
-    if not size:
-        raise ValueError("must be larger than 0")
-    return size
-
-
-def spell_size(size: int) -> str:
-    unit = next(unit for unit in ("GiB", "MiB", "KiB", "B") if size % _BYTES[unit.lower()] == 0)
-    return f"{size // _BYTES[unit.lower()]}{unit}"
-
-
-def parse_mode(text: str) -> int:
-    """A file mode in octal. Raises ValueError."""
-    if not re.fullmatch(r"(0o?)?[0-7]{3}", text):
-        raise ValueError(f"{text!r} is not an octal file mode such as 600 or 0660")
-    return int(text, 8)
-
-
-def parse_command(text: str) -> tuple[str, ...]:
-    """The words of a command as a POSIX shell would split them; nothing is expanded.
-
-    Raises ValueError.
-    """
-    try:
-        return tuple(shlex.split(text, posix=True))
-    except ValueError as fault:
-        raise ValueError(f"cannot be split into words: {str(fault).lower()}") from None
-
-
-def parse_variable(text: str) -> tuple[str, str]:
-    """`K=V` at its first `=`, everything else as it stands. Raises ValueError.
-
-    The fault never quotes the text: what was given without a name may well be a secret.
-    """
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ValueError("K=V expected (to pass on a variable of the bridge, say --inherit-env NAME)")
-    return name, value
-
-
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})?")
-
-
-def expand(text: str, environ: Mapping[str, str]) -> str:
-    """`text` with each `${VAR}` replaced; `$${` stands for `${`, any other `$` for itself.
-
-    Raises ValueError for a variable that is not set, or braces that hold no name.
-    """
-
-    def replaced(found: re.Match[str]) -> str:
-        if found[0] == "$${":
-            return "${"
-        if found["name"] is None:
-            raise ValueError("${ without a variable name and }; write $${ for a literal ${")
-        if found["name"] not in environ:
-            raise ValueError(f"${{{found['name']}}} is not set in the environment of the bridge")
-        return environ[found["name"]]
-
-    return _REFERENCE.sub(replaced, text)
-
-
-def parse_pattern(text: str) -> str:
-    """A variable name or glob pattern. Raises ValueError."""
-    if "=" in text or not text.strip():
-        raise ValueError("a name or pattern such as GITHUB_* expected (to set a variable, say --env K=V)")
-    return text.strip()
-
-
-_PATH = re.compile(r"(/[\w.~!$&'()*+,;=:@%-]+)*/?", re.ASCII)
-
-
-def parse_path(text: str) -> str:
-    """The endpoint path, without a slash at its end. Raises ValueError."""
-    if not text.startswith("/"):
-        raise ValueError(f"{text!r} must begin with /")
-    path = text.rstrip("/") or "/"
-    if not _PATH.fullmatch(text) or {".", ".."} & set(path.split("/")):
-        raise ValueError(f"{text!r} is not a plain URL path")
-    if path in HEALTH_PATHS:
-        raise ValueError(f"{path} is taken by the health endpoints")
-    return path
-
-
-def parse_host(text: str) -> str:
-    """An address or name to listen on, without the brackets of a URL. Raises ValueError."""
-    bracketed = re.fullmatch(r"\[(.*:.*)\]", text)
-    host = bracketed[1] if bracketed else text
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        if not re.fullmatch(r"[\w.-]+", host):
-            raise ValueError(f"{text!r} is not an address or host name (the port is --port)") from None
-    return host
-
-
-def parse_authority(text: str) -> str:
-    """A Host value: a name, `*.` before a domain, or an address; any port or one. Raises ValueError."""
-    if not re.fullmatch(r"(\*|(\*\.)?[a-z0-9._~-]+|\[[0-9a-f:.]+\])(:\d+)?", text, re.ASCII | re.IGNORECASE):
-        raise ValueError(f"{text!r} is not a host such as mcp.example.com or mcp.example.com:8443")
-    return text.lower()
-
-
-def parse_origin(text: str) -> str:
-    """An Origin value, `scheme://host[:port]`, or `*` for any. Raises ValueError."""
-    origin = text.lower().rstrip("/")
-    if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin):
-        raise ValueError(f"{text!r} is not an origin such as https://app.example.com")
-    return origin
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; names other than localhost are not trusted to."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    loopback = ("127.0.0.0/8", "::1/128")
-    return any(address in ipaddress.ip_network(network) for network in loopback)
-
-
-# -- options and their help -------------------------------------------------------------------
-
-
-class SectionOption(click.Option):
-    """An option with a heading in `--help` and a variable of its own, `MCP_BRIDGE_…`.
-
-    A repeatable one takes many values from its variable: one a line if `lines`, else one a word.
-    """
-
-    def __init__(self, *args: Any, section: str, lines: bool = False, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-        self.lines = lines
-        self.envvar: str = variable_of(self)
-
-    def value_from_envvar(self, ctx: click.Context) -> Any:
-        text = self.resolve_envvar_value(ctx)
-        if text is None or not self.multiple:
-            return super().value_from_envvar(ctx)
-        values = text.splitlines() if self.lines else text.split()
-        return tuple(value for value in values if value.strip())
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        hint = f"'{self.opts[0]}'"
-        source = ctx.get_parameter_source(self.name) if ctx and self.name else None
-        return f"{hint} (from {self.envvar})" if source is ParameterSource.ENVIRONMENT else hint
-
-
-def variable_of(option: click.Option) -> str:
-    """The environment variable of an option: `MCP_BRIDGE_MAX_BODY` for `--max-body`."""
-    return "MCP_BRIDGE_" + option.opts[0].removeprefix("--").replace("-", "_").upper()
-
-
-class SectionCommand(click.Command):
-    """A command whose help has its options under headings, in the order of `SECTIONS`."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for section in SECTIONS:
-            _write_section(formatter, section, _records(ctx, self.options_of(section)))
-        _write_section(formatter, "Other", _records(ctx, self.get_params(ctx)[-1:]))
-
-    def options_of(self, section: str) -> list[SectionOption]:
-        return [p for p in self.params if isinstance(p, SectionOption) and p.section == section]
-
-
-def _records(ctx: click.Context, params: Iterable[click.Parameter]) -> list[tuple[str, str]]:
-    return [record for param in params if (record := param.get_help_record(ctx))]
-
-
-def _write_section(formatter: click.HelpFormatter, heading: str, rows: list[tuple[str, str]]) -> None:
-    with formatter.section(click.style(heading, bold=True)):
-        formatter.write_dl(rows)
-
-
-def option(section: str, name: str, metavar: str | None, read: Any, text: str, **attrs: Any) -> SectionOption:
-    """One row of the table below; `read` is a click type, or a function that raises ValueError."""
-    reading = {"type": read} if isinstance(read, click.ParamType) else {"callback": _reads(read)}
-    return SectionOption(
-        [name],
-        section=section,
-        metavar=metavar,
-        help=" ".join(text.split()),
-        show_default="default" in attrs,
-        **reading,
-        **attrs,
-    )
-
-
-def _reads(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-        try:
-            if isinstance(value, tuple):
-                return tuple(parse(item) for item in value)
-            return None if value is None else parse(value)
-        except ValueError as fault:
-            raise click.BadParameter(str(fault), ctx, param) from None
-
-    return callback
 
 
 # -- from options to Config -------------------------------------------------------------------
 
 
-class Options(TypedDict):
-    """What click hands over, each value read by the function above."""
+class CommonOptions(TypedDict):
+    """What click hands over for any command that bridges, each value read by its function above."""
 
-    words: tuple[str, ...]
-    cmd: tuple[str, ...] | None
-    env: tuple[tuple[str, str], ...]
-    inherit_env: tuple[str, ...]
-    cwd: Path | None
+    start_timeout: float
+    request_timeout: float | None
+    max_line: int
+    log_level: str
+    log_format: str
+
+
+class ServingOptions(TypedDict):
+    """Where clients speak HTTP."""
+
     host: str
     port: int
     path: str
@@ -326,8 +90,8 @@ class Options(TypedDict):
     uds_mode: int
     tls_cert: Path | None
     tls_key: Path | None
-    process: str
-    warm: int
+    legacy_sse: bool
+    base_url: str | None
     max_sessions: int
     session_idle_timeout: float
     allowed_host: tuple[str, ...]
@@ -335,12 +99,45 @@ class Options(TypedDict):
     auth_token_file: Path | None
     auth_token_env: str | None
     insecure_no_auth: bool
-    start_timeout: float
-    request_timeout: float | None
     max_body: int
-    max_line: int
-    log_level: str
-    log_format: str
+
+
+class StartingOptions(TypedDict):
+    """Where the server is a process of ours."""
+
+    words: tuple[str, ...]
+    cmd: tuple[str, ...] | None
+    env: tuple[tuple[str, str], ...]
+    inherit_env: tuple[str, ...]
+    cwd: Path | None
+    process: str
+    warm: int
+
+
+class RemoteOptions(TypedDict):
+    """Where the server is at a URL."""
+
+    url: Address
+    transport: NotRequired[str]
+    header: tuple[tuple[str, str], ...]
+    header_file: tuple[tuple[str, Path], ...]
+    ca_file: Path | None
+    client_cert: Path | None
+    insecure_skip_verify: bool
+    rewrite_endpoint: bool
+    connect_timeout: float
+
+
+class StdioToHttp(StartingOptions, ServingOptions, CommonOptions):
+    pass
+
+
+class UrlToStdio(RemoteOptions, CommonOptions):
+    pass
+
+
+class UrlToHttp(RemoteOptions, ServingOptions, CommonOptions):
+    pass
 
 
 Level = Callable[[str], int]
@@ -357,25 +154,45 @@ def level_in(ctx: click.Context) -> Level:
     return level
 
 
-def configure(options: Options, level: Level, environ: MutableMapping[str, str]) -> Config:
-    """The configuration that `options` ask for.
+def starting(options: StdioToHttp, level: Level, environ: MutableMapping[str, str]) -> Config:
+    """The configuration of `stdio-to-http`. Raises click.UsageError naming the option at fault."""
+    config = _common(_command(options, level, environ), options)
+    config = replace(config, process=ProcessModel(options["process"]), warm=options["warm"])
+    return _serving(config, options, level, environ)
 
-    Raises click.UsageError naming the option at fault.
-    """
-    listen = _listen(options, level)
+
+def reaching(options: UrlToStdio, level: Level, environ: Mapping[str, str]) -> Config:
+    """The configuration of a command with a URL, over stdio. Raises click.UsageError likewise."""
+    config = _common(_remote(options, level, environ), options)
+    timing = replace(config.timing, connect=options["connect_timeout"])
+    return replace(config, downstream=Downstream.STDIO, timing=timing)
+
+
+def reaching_served(options: UrlToHttp, level: Level, environ: MutableMapping[str, str]) -> Config:
+    """The configuration of a command with a URL, over HTTP. Raises click.UsageError likewise."""
+    config = replace(reaching(options, level, environ), downstream=Downstream.HTTP)
+    return _serving(config, options, level, environ)
+
+
+def _common(upstream: Command | Remote, options: CommonOptions) -> Config:
     return Config(
-        command=_command(options, level, environ),
-        process=ProcessModel(options["process"]),
-        warm=options["warm"],
+        upstream=upstream,
+        limits=Limits(line=options["max_line"]),
+        timing=Timing(start=options["start_timeout"], request=options["request_timeout"]),
+        log=Log(level=options["log_level"], format=LogFormat(options["log_format"])),
+    )
+
+
+def _serving(
+    config: Config, options: ServingOptions, level: Level, environ: MutableMapping[str, str]
+) -> Config:
+    listen = _listen(options, level)
+    return replace(
+        config,
         listen=listen,
         access=_access(options, listen, level, environ),
-        limits=Limits(body=options["max_body"], line=options["max_line"], sessions=options["max_sessions"]),
-        timing=Timing(
-            start=options["start_timeout"],
-            request=options["request_timeout"],
-            session_idle=options["session_idle_timeout"],
-        ),
-        log=Log(level=options["log_level"], format=LogFormat(options["log_format"])),
+        limits=replace(config.limits, body=options["max_body"], sessions=options["max_sessions"]),
+        timing=replace(config.timing, session_idle=options["session_idle_timeout"]),
     )
 
 
@@ -391,7 +208,7 @@ def _prevailing(levels: Mapping[str, int]) -> str | None:
     return next(iter(said), None)
 
 
-def _command(options: Options, level: Level, environ: Mapping[str, str]) -> Command:
+def _command(options: StartingOptions, level: Level, environ: Mapping[str, str]) -> Command:
     after = "a command after --"
     form = _prevailing({"--cmd": level("cmd"), after: 2 if options["words"] else 0})
     argv = options["words"] if form == after else options["cmd"] or ()
@@ -414,17 +231,68 @@ def _expanded(name: str, value: str, environ: Mapping[str, str]) -> tuple[str, s
         raise _wrong("--env", f"{name}: {fault}") from None
 
 
-def _listen(options: Options, level: Level) -> Listen:
+def _remote(options: RemoteOptions, level: Level, environ: Mapping[str, str]) -> Remote:
+    return Remote(
+        url=options["url"].url,
+        socket=options["url"].socket,
+        # The sse-to-… commands have no such option.
+        transport=Transport(options.get("transport", Transport.SSE)),
+        headers=_headers(options, level, environ),
+        ca_file=options["ca_file"],
+        client_cert=options["client_cert"],
+        verify=not options["insecure_skip_verify"],
+        rewrite_endpoint=options["rewrite_endpoint"],
+    )
+
+
+def _headers(
+    options: RemoteOptions, level: Level, environ: Mapping[str, str]
+) -> tuple[tuple[str, str | Path], ...]:
+    """Each header once: of two with one name, the one said more closely."""
+    given: list[tuple[int, str, str, str | Path]] = [
+        *((level("header"), "--header", *field) for field in options["header"]),
+        *((level("header_file"), "--header-file", *field) for field in options["header_file"]),
+    ]
+    said: dict[str, int] = {}
+    headers = []
+    for closeness, form, name, value in sorted(given, key=lambda field: -field[0]):
+        if said.get(name.lower()) == closeness:
+            raise _wrong(form, f"{name} is given twice")
+        if name.lower() not in said:
+            said[name.lower()] = closeness
+            headers.append((name, _header(form, name, value, environ)))
+    return tuple(headers)
+
+
+def _header(form: str, name: str, value: str | Path, environ: Mapping[str, str]) -> str | Path:
+    from bridge.upstream.http_client import PROTECTED
+
+    if name.lower() in PROTECTED or name.lower().startswith("mcp-param-"):
+        raise _wrong(form, f"{name} is the protocol's own, and set by the bridge")
+    try:
+        if isinstance(value, str):
+            return parse_header_value(expand(value, environ))
+        parse_header_value(_secret_in_file(value, form, name, 64 * KIB).strip())
+    except ValueError as fault:
+        raise _wrong(form, f"{name}: {fault}") from None
+    return value
+
+
+def _listen(options: ServingOptions, level: Level) -> Listen:
     network = "--host" if level("host") > level("port") else "--port"
     place = _prevailing({"--uds": level("uds"), network: max(level("host"), level("port"))})
     if place != "--uds" and level("uds_mode") > 1:
         raise _wrong("--uds-mode", "has no socket to apply to; give --uds PATH too")
+    if not options["legacy_sse"] and level("base_url") > 1:
+        raise _wrong("--base-url", "is told to old clients only; give --legacy-sse too")
     return Listen(
         host=options["host"],
         port=options["port"],
         path=options["path"],
         uds=options["uds"] if place == "--uds" else None,
         uds_mode=options["uds_mode"],
+        legacy_sse=options["legacy_sse"],
+        base_url=options["base_url"],
         tls=_tls(options["tls_cert"], options["tls_key"]),
     )
 
@@ -439,7 +307,9 @@ def _tls(cert: Path | None, key: Path | None) -> Tls | None:
     return None
 
 
-def _access(options: Options, listen: Listen, level: Level, environ: MutableMapping[str, str]) -> Access:
+def _access(
+    options: ServingOptions, listen: Listen, level: Level, environ: MutableMapping[str, str]
+) -> Access:
     token = _token(options, level, environ)
     if token and options["insecure_no_auth"]:
         raise _wrong("--insecure-no-auth", "contradicts the token that is given; drop one of them")
@@ -455,28 +325,34 @@ def _access(options: Options, listen: Listen, level: Level, environ: MutableMapp
     )
 
 
-def _token(options: Options, level: Level, environ: MutableMapping[str, str]) -> str | None:
+def _token(options: ServingOptions, level: Level, environ: MutableMapping[str, str]) -> str | None:
     file, variable = options["auth_token_file"], options["auth_token_env"]
     form = _prevailing({name: level(name[2:].replace("-", "_")) for name in _TOKEN_OPTIONS})
     if form is None:
         return None
-    text = _token_in_file(file) if file and form == "--auth-token-file" else _taken(variable or "", environ)
-    return _checked_token(text, form)
+    try:
+        return parse_token(
+            _secret_in_file(file, form, str(file), TOKEN_LENGTH.stop + 1)
+            if file and form == "--auth-token-file"
+            else _taken(variable or "", environ)
+        )
+    except ValueError as fault:
+        raise _wrong(form, str(fault)) from None
 
 
 _TOKEN_OPTIONS = ("--auth-token-file", "--auth-token-env")
 
 
-def _token_in_file(path: Path) -> str:
+def _secret_in_file(path: Path, form: str, shown: str, limit: int) -> str:
+    """The beginning of a file; `shown` stands for it in what is said of it."""
     try:
         with path.open("rb") as file:
-            mode, text = os.fstat(file.fileno()).st_mode, file.read(TOKEN_LENGTH.stop + 2)
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(limit)
     except OSError as fault:
-        raise _wrong("--auth-token-file", f"{path}: {fault.strerror}") from None
+        raise _wrong(form, f"{shown}: {fault.strerror}") from None
     if mode & stat.S_IROTH:
-        click.echo(
-            f"{PROGRAM}: warning: every user of this machine can read --auth-token-file {path}", err=True
-        )
+        warning = f"every user of this machine can read the file of {form} {shown}"
+        click.echo(f"{PROGRAM}: warning: {warning}", err=True)
     return text.decode("utf-8", "replace")
 
 
@@ -487,87 +363,28 @@ def _taken(variable: str, environ: MutableMapping[str, str]) -> str:
     return environ.pop(variable)
 
 
-def _checked_token(text: str, form: str) -> str:
-    token = text.rstrip("\r\n")
-    if not token:
-        raise _wrong(form, "the token is empty")
-    if len(token) not in TOKEN_LENGTH:
-        raise _wrong(form, f"the token must have {TOKEN_LENGTH.start} to {TOKEN_LENGTH.stop - 1} characters")
-    # RFC 6750 section 2.1: nothing else survives in an Authorization header.
-    if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token):
-        raise _wrong(form, "the token may have only letters, digits and - . _ ~ + /, then =")
-    return token
-
-
 # -- commands ---------------------------------------------------------------------------------
 
+
+def _one_url(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> Address:
+    if not words:
+        text = "No server to reach: give its URL, such as https://mcp.example.com/mcp."
+        raise click.UsageError(text, ctx)
+    if len(words) > 1:
+        # Not quoted, for the rest may be the value of a header.
+        text = f"One URL expected, not {len(words)} words. Quote what holds blanks: --header 'K: V'."
+        raise click.UsageError(text, ctx)
+    try:
+        return parse_url(words[0])
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), ctx, param) from None
+
+
 _WORDS = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
-
-_OPTIONS = (
-    option(SERVER, "--cmd", "COMMAND", parse_command, """
-        The server to start, split into words as a POSIX shell does. No shell runs, nothing in it is expanded.
-        Or give the command after --."""),
-    option(SERVER, "--env", "K=V", parse_variable, """
-        Sets a variable for the server. ${VAR} in V is taken from the bridge's environment and must be set
-        there; $${ stands for ${. Repeatable.""", multiple=True, lines=True),
-    option(SERVER, "--inherit-env", "PATTERN", parse_pattern, """
-        Passes on the bridge's variables with such names, e.g. 'GITHUB_*', besides the safe few (PATH, HOME,
-        LANG, …). Repeatable.""", multiple=True),
-    option(SERVER, "--cwd", "DIR", _DIRECTORY, "Working directory of the server."),
-    option(LISTENING, "--host", "ADDRESS", parse_host, """
-        Address to listen on. Beyond loopback only with a token.""", default=_DEFAULT.listen.host),
-    option(LISTENING, "--port", "PORT", click.IntRange(0, 65535), """
-        Port to listen on; 0 takes a free one and prints it.""", default=_DEFAULT.listen.port),
-    option(LISTENING, "--path", "PATH", parse_path, "Path of the MCP endpoint.",
-        default=_DEFAULT.listen.path),
-    option(LISTENING, "--uds", "PATH", click.Path(path_type=Path), """
-        Listen on a Unix domain socket instead of an address."""),
-    option(LISTENING, "--uds-mode", "MODE", parse_mode, """
-        File mode of that socket, in octal.""", default=f"{_DEFAULT.listen.uds_mode:o}"),
-    option(LISTENING, "--tls-cert", "FILE", _FILE, "Serve HTTPS with this chain (PEM)."),
-    option(LISTENING, "--tls-key", "FILE", _FILE, "The key that belongs to it (PEM)."),
-    option(PROCESSES, "--process", None, click.Choice([model.value for model in ProcessModel]), """
-        session: each session has a server process of its own. shared: all have one together, and with it
-        whatever state the server keeps.""", default=_DEFAULT.process.value),
-    option(PROCESSES, "--warm", "N", click.IntRange(min=0), """
-        Server processes kept started ahead of need.""", default=_DEFAULT.warm),
-    option(PROCESSES, "--max-sessions", "N", click.IntRange(min=1), """
-        Sessions at a time; the next one gets 503.""", default=_DEFAULT.limits.sessions),
-    option(PROCESSES, "--session-idle-timeout", "TIME", parse_duration, """
-        Ends a session this long after its last sign of life; never while a request runs.""",
-        default=spell_duration(_DEFAULT.timing.session_idle)),
-    option(ACCESS, "--allowed-host", "HOST", parse_authority, """
-        A Host header to accept besides the address listened on, e.g. mcp.example.com. Repeatable.""",
-        multiple=True),
-    option(ACCESS, "--allowed-origin", "ORIGIN", parse_origin, """
-        An Origin whose web pages may call (CORS), e.g. https://app.example.com. Repeatable.""",
-        multiple=True),
-    option(ACCESS, "--auth-token-file", "FILE", _FILE, """
-        Ask each caller for 'Authorization: Bearer TOKEN', with the token in this file."""),
-    option(ACCESS, "--auth-token-env", "VAR", str, "The same, with the token in this variable."),
-    option(ACCESS, "--insecure-no-auth", None, click.BOOL, """
-        Listen beyond loopback without a token: anyone who reaches the port can run the server's tools.""",
-        is_flag=True),
-    option(LIMITS, "--start-timeout", "TIME", parse_duration, """
-        For a server to answer its handshake.""", default=spell_duration(_DEFAULT.timing.start)),
-    option(LIMITS, "--request-timeout", "TIME", parse_limit, """
-        For a request to be answered; then it is cancelled. Progress starts it anew.""",
-        default=spell_duration(_DEFAULT.timing.request)),
-    option(LIMITS, "--max-body", "SIZE", parse_size, """
-        Of an HTTP request body; larger ones get 413.""", default=spell_size(_DEFAULT.limits.body)),
-    option(LIMITS, "--max-line", "SIZE", parse_size, """
-        Of one message from the server.""", default=spell_size(_DEFAULT.limits.line)),
-    option(LOGGING, "--log-level", None, click.Choice(LOG_LEVELS, case_sensitive=False), """
-        The least that is logged, on stderr.""", default=_DEFAULT.log.level),
-    option(LOGGING, "--log-format", None, click.Choice([form.value for form in LogFormat]), """
-        json: one object a line.""", default=_DEFAULT.log.format.value),
-)  # fmt: skip
-
+_URL = click.Argument(["url"], nargs=-1, metavar="URL", envvar="MCP_BRIDGE_URL", callback=_one_url)
 _EXIT_STATUS = """\b
 Exit status:
-  0    stopped as asked
+  0    stopped as asked, or at the end of its stdin
   1    failed while running
   2    the command line or the configuration is wrong
   3    the address cannot be listened on
@@ -575,7 +392,14 @@ Exit status:
   130  interrupted before it listened
 """
 
-_EPILOG = """\b
+_VARIABLES = """\b
+Each option is also an environment variable: MCP_BRIDGE_LOG_LEVEL for --log-level, and so on.
+The command line goes before it. Repeatable ones hold several values, divided by white space;
+MCP_BRIDGE_ENV, MCP_BRIDGE_HEADER and MCP_BRIDGE_HEADER_FILE hold one a line.
+
+"""
+
+_STDIO_TO_HTTP = """\b
 Examples:
   One server process per session (the default):
     mcp-bridge stdio-to-http --cmd "npx -y @modelcontextprotocol/server-everything"
@@ -590,19 +414,67 @@ Examples:
       --auth-token-file token.txt --tls-cert cert.pem --tls-key key.pem -- ./server
   On a Unix socket:
     mcp-bridge stdio-to-http --uds /run/mcp.sock -- ./server
+  For old clients too, which know only HTTP+SSE:
+    mcp-bridge stdio-to-http --legacy-sse -- ./server
 
-\b
-Each option is also an environment variable: MCP_BRIDGE_PORT for --port, and so on.
-The command line goes before it. Repeatable ones hold several values, divided by white
-space; MCP_BRIDGE_ENV holds one K=V a line.
+"""
+
+_HTTP_TO_STDIO = """\b
+Examples:
+  Whatever the server speaks, Streamable HTTP or HTTP+SSE:
+    mcp-bridge http-to-stdio https://mcp.example.com/mcp
+  With a token from the environment:
+    mcp-bridge http-to-stdio --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  With one from a file, which is read again when the server refuses it:
+    mcp-bridge http-to-stdio --header-file 'Authorization: auth.txt' https://mcp.example.com/mcp
+  With certificates of an organisation's own:
+    mcp-bridge http-to-stdio --ca-file ca.pem --client-cert me.pem https://mcp.internal/mcp
+  On a Unix socket:
+    mcp-bridge http-to-stdio unix:/run/mcp.sock:/mcp
+
+"""
+
+_SSE_TO_STDIO = """\b
+Examples:
+  A server that speaks HTTP+SSE, known beforehand:
+    mcp-bridge sse-to-stdio https://mcp.example.com/sse
+  One behind a proxy, that names itself http://0.0.0.0:8000:
+    mcp-bridge sse-to-stdio --rewrite-endpoint https://mcp.example.com/sse
+
+"""
+
+_SSE_TO_HTTP = """\b
+Examples:
+  An old server for new clients, at http://127.0.0.1:8080/mcp:
+    mcp-bridge sse-to-http https://mcp.example.com/sse
+  Its own token for the server, another one for the clients:
+    mcp-bridge sse-to-http --header 'X-Api-Key: ${KEY}' --host 0.0.0.0 \\
+      --allowed-host mcp.example.com --auth-token-file token.txt http://old.internal:8000/sse
+
+"""
+
+_HTTP_TO_HTTP = """\b
+Examples:
+  A remote server at http://127.0.0.1:8080/mcp, with the credentials in one place:
+    mcp-bridge http-to-http --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  A new server for old clients, at http://127.0.0.1:8080/sse:
+    mcp-bridge http-to-http --legacy-sse --transport http https://mcp.example.com/mcp
 
 """
 
 _TOP_EPILOG = """\b
 Examples:
-  Serve a stdio server over Streamable HTTP:
+  A local server for clients that speak HTTP:
     mcp-bridge stdio-to-http --cmd "npx -y @modelcontextprotocol/server-everything"
-  Try the bridge without any other server:
+  A remote server for a client that starts its servers itself:
+    mcp-bridge http-to-stdio --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  The same, if it speaks HTTP+SSE:
+    mcp-bridge sse-to-stdio https://mcp.example.com/sse
+  An HTTP+SSE server for clients that speak Streamable HTTP:
+    mcp-bridge sse-to-http http://127.0.0.1:8000/sse
+  A remote server for clients that speak HTTP, old ones too:
+    mcp-bridge http-to-http --legacy-sse https://mcp.example.com/mcp
+  Without any other server, to try the bridge:
     mcp-bridge stdio-to-http -- mcp-bridge demo-server
 
 """
@@ -620,27 +492,112 @@ def program() -> None:
     """Lets any MCP client talk to any MCP server."""
 
 
-# Options come before the command, so that the server's own options stay its own.
-@program.command(
-    "stdio-to-http",
-    cls=SectionCommand,
-    params=[_WORDS, *_OPTIONS],
-    context_settings={"allow_interspersed_args": False},
-    epilog=_EPILOG + _EXIT_STATUS,
-)
-@click.pass_context
-def stdio_to_http(ctx: click.Context, **options: Unpack[Options]) -> int:
-    """Serve a stdio MCP server over Streamable HTTP.
+_UNITS = """
+TIME is 30s, 5m, 1h30m, 250ms, or a number of seconds; off where there may be no limit.
+SIZE is 8MiB, 500KB, or a number of bytes.
+"""
+_WRITTEN = f"\n\n\b{_UNITS}"
+_URL_WRITTEN = f"""
 
-    \b
-    TIME is 30s, 5m, 1h30m, 250ms, or a number of seconds; off where there may be no limit.
-    SIZE is 8MiB, 500KB, or a number of bytes.
-    """
-    config = configure(options, level_in(ctx), os.environ)
+\b
+URL is https://… or http://…, or unix:SOCKET:PATH for a Unix socket. Or in MCP_BRIDGE_URL.{_UNITS}"""
 
+
+def options_of(*sections: str, but: Sequence[str] = ()) -> list[SectionOption]:
+    return [row for row in OPTIONS if row.section in sections and row.opts[0] not in but]
+
+
+def _run(config: Config, *, demo: bool = False) -> int:
     from bridge import daemon
 
-    return daemon.run(config, demo=config.command.argv[-1] == demo_server.name)
+    return daemon.run(config, demo=demo)
+
+
+def stdio_to_http(**options: Unpack[StdioToHttp]) -> int:
+    config = starting(options, level_in(click.get_current_context()), os.environ)
+    assert isinstance(config.upstream, Command)
+    return _run(config, demo=config.upstream.argv[-1] == demo_server.name)
+
+
+def url_to_stdio(**options: Unpack[UrlToStdio]) -> int:
+    return _run(reaching(options, level_in(click.get_current_context()), os.environ))
+
+
+def url_to_http(**options: Unpack[UrlToHttp]) -> int:
+    return _run(reaching_served(options, level_in(click.get_current_context()), os.environ))
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One command that bridges."""
+
+    name: str
+    run: Callable[..., int]
+    argument: click.Argument
+    options: list[SectionOption]
+    text: str
+    examples: str
+
+
+_OVER_STDIO = (REMOTE, LIMITS, LOGGING)
+_OVER_HTTP = (REMOTE, LISTENING, PROCESSES, ACCESS, LIMITS, LOGGING)
+_CHILDREN = ("--process", "--warm")
+
+MODES = (
+    Mode(
+        "stdio-to-http",
+        stdio_to_http,
+        _WORDS,
+        options_of(SERVER, LISTENING, PROCESSES, ACCESS, LIMITS, LOGGING),
+        "Serve a stdio server over Streamable HTTP." + _WRITTEN,
+        _STDIO_TO_HTTP,
+    ),
+    Mode(
+        "http-to-stdio",
+        url_to_stdio,
+        _URL,
+        options_of(*_OVER_STDIO, but=["--max-body"]),
+        "Make a remote server a local stdio one." + _URL_WRITTEN,
+        _HTTP_TO_STDIO,
+    ),
+    Mode(
+        "sse-to-stdio",
+        url_to_stdio,
+        _URL,
+        options_of(*_OVER_STDIO, but=["--max-body", "--transport"]),
+        "Make an HTTP+SSE server a local stdio one." + _URL_WRITTEN,
+        _SSE_TO_STDIO,
+    ),
+    Mode(
+        "sse-to-http",
+        url_to_http,
+        _URL,
+        options_of(*_OVER_HTTP, but=[*_CHILDREN, "--transport"]),
+        "Serve an HTTP+SSE server over Streamable HTTP." + _URL_WRITTEN,
+        _SSE_TO_HTTP,
+    ),
+    Mode(
+        "http-to-http",
+        url_to_http,
+        _URL,
+        options_of(*_OVER_HTTP, but=_CHILDREN),
+        "Serve a remote server over Streamable HTTP." + _URL_WRITTEN,
+        _HTTP_TO_HTTP,
+    ),
+)
+
+for _mode in MODES:
+    program.add_command(
+        SectionCommand(
+            _mode.name,
+            callback=_mode.run,
+            params=[_mode.argument, *_mode.options],
+            help=_mode.text,
+            epilog=_mode.examples + _VARIABLES + _EXIT_STATUS,
+            # A server's own options, which follow its first word, stay its own.
+            context_settings={"allow_interspersed_args": _mode.argument is not _WORDS},
+        )
+    )
 
 
 @program.command("demo-server")

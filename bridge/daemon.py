@@ -3,6 +3,9 @@
 SIGTERM, SIGINT and SIGHUP drain: nothing new is accepted, what runs may finish within a
 limit, the rest is answered with an error, children go down the ladder, and the exit status
 is 0. A second signal ends the process at once; its guard then ends the children.
+
+A bridge on its own stdin and stdout also ends, with status 0, when its input has ended and
+every answer is out, when nobody reads its output, and when the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -13,15 +16,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
 from bridge import telemetry
-from bridge.app import running
-from bridge.config import Config
+from bridge.app import running, wrapping
+from bridge.config import Config, Downstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +33,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("bridge")
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
+_CHECK: Final = 1.0
+"""Seconds between two looks at whether the parent is still there."""
 
 
 def run(config: Config, *, demo: bool = False) -> int:
     """Serve until told to stop; gives the exit status. Raises BridgeError for faults at start."""
+    # Before anything may print.
+    own = _set_aside() if config.downstream is Downstream.STDIO else None
     stop_logging = telemetry.setup(config.log)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config, demo))
+            runner.run(_serve(config, demo) if own is None else _wrap(config, own))
     finally:
         stop_logging()
     return 0
@@ -55,13 +63,10 @@ async def _serve(config: Config, demo: bool) -> None:
         async with running(config, os.environ) as (relay, served):
             telemetry.announce(
                 sys.stderr,
+                config,
                 url=served.url,
                 listening=served.listening if config.listen.uds is None else f"unix:{served.listening}",
-                command=config.command.argv,
-                process=config.process,
-                auth=config.access.token is not None,
                 demo=demo,
-                log_format=config.log.format,
             )
             _settle_memory()
             await told.wait()
@@ -70,6 +75,75 @@ async def _serve(config: Config, demo: bool) -> None:
             with anyio.move_on_after(config.timing.drain):
                 await relay.drained()
     log.info("stopped")
+
+
+class _Own(NamedTuple):
+    """What a bridge on stdio was started with: its descriptors, and its parent."""
+
+    reading: int
+    writing: int
+    parent: int
+
+
+def _set_aside() -> _Own:
+    """Take stdin and stdout from everything else here, and from children (SS-1, SS-9).
+
+    From now on what prints goes to stderr, and what reads finds the end.
+    """
+    parent = os.getppid()
+    for number in (0, 1, 2):
+        _hold_place(number)
+    own = _Own(os.dup(0), os.dup(1), parent)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return own
+
+
+def _hold_place(number: int) -> None:
+    """A standard descriptor that we were started without would become a file's or socket's."""
+    try:
+        os.fstat(number)
+    except OSError:
+        os.open(os.devnull, os.O_RDWR)  # gives the lowest number that is free
+
+
+async def _wrap(config: Config, own: _Own) -> None:
+    with _signals() as told:
+        async with wrapping(config, os.environ, own.reading, own.writing) as port:
+            telemetry.announce_stdio(sys.stderr, config)
+            _settle_memory()
+
+            async def drained() -> None:
+                await told.wait()
+                log.info("stopping")
+                port.drain()
+                await anyio.sleep(config.timing.drain)
+
+            await _first(port.serve, drained, partial(_orphaned, own.parent))
+
+
+async def _first(*calls: Callable[[], Awaitable[None]]) -> None:
+    """Return when one of them has; the others are cancelled."""
+    async with anyio.create_task_group() as tasks:
+
+        async def run(call: Callable[[], Awaitable[None]]) -> None:
+            await call()
+            tasks.cancel_scope.cancel()
+
+        for call in calls:
+            tasks.start_soon(run, call)
+
+
+async def _orphaned(parent: int) -> None:
+    """Return when `parent` is gone, and somebody else got us for a child.
+
+    Asked now and then: Linux' signal for it is sent when the *thread* that started us ends.
+    """
+    while os.getppid() == parent:  # noqa: ASYNC110
+        await anyio.sleep(_CHECK)
+    log.info("stopping: the process that started this one is gone")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bridge.config import Config
-from bridge.core.correlate import Correlation
+from bridge.core.correlate import LISTEN, SUBSCRIPTION, Correlation
 from bridge.core.events import (
     Answered,
     Asked,
@@ -54,6 +54,7 @@ from bridge.core.message import (
 from bridge.core.splice import quote
 from bridge.deadlines import Deadlines
 from bridge.downstream.base import Port
+from bridge.era.revisions import Era
 from bridge.errors import ServerFault, ServerStopped, StartTimeout
 from bridge.upstream.base import Upstream
 
@@ -64,34 +65,39 @@ _OPENING: Final = frozenset({"initialize", "server/discover"})
 
 
 class Link:
-    """One upstream session: what is sent over it, and to whom what comes back belongs."""
+    """One upstream session: what is sent over it, and to whom what comes back belongs.
 
-    def __init__(self, config: Config, *, fresh: bool) -> None:
+    `era` is what its parties speak: to a modern server nobody answers questions.
+    """
+
+    def __init__(self, config: Config, *, fresh: bool, era: Era = Era.LEGACY) -> None:
         self._limits, self._timing = config.limits, config.timing
+        self._era = era
         self._correlation = Correlation(fresh=fresh)
         self._pipeline = Pipeline()
         self._ports: dict[Party, Port] = {}
+        self._waiting: set[Exchange] = set()
+        self._settlement = asyncio.Event()
         self._upstream: Upstream | None = None
         self._expiry = Deadlines(config.timing.request, self._expired)
         self._starting = Deadlines(config.timing.start, self._never_started)
         self._pauses = 0
-        self._waiter: asyncio.Future[None] | None = None
         self.quiet_since = asyncio.get_running_loop().time()
-        """When anything was last asked or answered."""
+        """When anything was last answered, or somebody left."""
         self.proven = False
         """Whether the server ever said anything that can be read."""
         self.fault: ServerFault | None = None
 
     @property
     def in_flight(self) -> int:
-        """Requests that the server has not answered, the cancelled ones included."""
-        return self._correlation.unanswered
+        """Requests that somebody waits for."""
+        return len(self._waiting)
 
     async def idle(self) -> None:
-        """Return when no request is in flight any more."""
-        while self._correlation.exchanges:
-            self._waiter = self._waiter or asyncio.get_running_loop().create_future()
-            await self._waiter
+        """Return when nobody waits any more; subscriptions are not waited for, since they have no end."""
+        while any(exchange.method != LISTEN for exchange in self._waiting):
+            self._settlement.clear()
+            await self._settlement.wait()
 
     @property
     def label(self) -> str:
@@ -122,6 +128,10 @@ class Link:
                 self._upstream.resume()
 
     async def close(self) -> None:
+        """End the server: subscriptions end in good order (SB-5), whatever else waits with an error."""
+        for exchange in [exchange for exchange in self._waiting if exchange.method == LISTEN]:
+            self.withdraw(exchange)
+            self._answer(exchange, _closing(exchange))
         if self._upstream is not None:
             await self._upstream.close()
 
@@ -141,7 +151,9 @@ class Link:
         if self.fault is not None:
             port.answered(exchange, answer_to_fault(exchange.id, self.fault))
             return exchange
-        self._expiry.add(exchange)
+        self._waiting.add(exchange)
+        if asked.method != LISTEN:
+            self._expiry.add(exchange)
         if asked.method in _OPENING:
             self._starting.add(exchange)
         self._rise(Asked(exchange, asked))
@@ -169,16 +181,14 @@ class Link:
         """Answer the server's request with an error, since no client will."""
         self._rise(refusal(question, code, why))
 
-    def ignore(self, question: Question) -> None:
-        """Leave the server's request unanswered: a modern server is sent no responses."""
-        self._correlation.forget(question)
-
     def leave(self, port: Port) -> None:
+        """The party is gone: what it waits for is withdrawn, and what it was asked is refused."""
         waiting = list(port.party.exchanges.values())
         if self._ports.pop(port.party, None) is not None and self.fault is None:
             self._rise(Left(port.party))
         for exchange in waiting:
             self._settled(exchange)
+        self.quiet_since = asyncio.get_running_loop().time()
 
     def _rise(self, event: Up) -> None:
         self._execute(self._pipeline.up(event))
@@ -204,6 +214,8 @@ class Link:
 
     def received(self, lines: list[bytes | Overlong], on: Id | None = None) -> None:
         """What one read of the server gave (upstream.base.Receiver)."""
+        if self.fault is not None:
+            return  # given up for lost, while it still talks
         for line in lines:
             if isinstance(line, Overlong):
                 self._unreadable(line.head, line.tail, f"a message of {line.size} bytes is over the limit")
@@ -240,12 +252,11 @@ class Link:
             port.answered(exchange, response)
 
     def _settled(self, exchange: Exchange) -> None:
+        self._waiting.discard(exchange)
         self._expiry.remove(exchange)
         self._starting.remove(exchange)
         self.quiet_since = asyncio.get_running_loop().time()
-        if self._waiter is not None and not self._correlation.exchanges:
-            self._waiter.set_result(None)
-            self._waiter = None
+        self._settlement.set()
 
     def _end(self, exchange: Exchange) -> None:
         self._settled(exchange)
@@ -266,6 +277,10 @@ class Link:
         return next(iter(self._ports.values())) if len(self._ports) == 1 else None
 
     def _question(self, question: Question, asked: Request) -> None:
+        if self._era is Era.MODERN:
+            log.warning("%s: dropped its request %s; a modern server may not ask", self.label, asked.method)
+            self._correlation.forget(question)
+            return
         port = self._ports.get(question.party) if question.party is not None else self._only_port()
         if port is None:
             self.refuse(question, "There is no client to ask")
@@ -276,6 +291,9 @@ class Link:
         port.questioned(question, asked)
 
     def _expired(self, exchange: Exchange) -> None:
+        if exchange.party.questions:
+            self._expiry.add(exchange)  # a person may be answering inside the call (CP-18)
+            return
         limit = f"{self._timing.request:g}"
         if exchange.method == "initialize":
             self._correlation.failed(exchange.hop_id)
@@ -302,6 +320,11 @@ class Link:
 def _salvage(head: bytes, tail: bytes) -> Id | None:
     found = salvaged_id(head)
     return salvaged_id(tail) if found is None else found
+
+
+def _closing(exchange: Exchange) -> Response:
+    own = b'"_meta":{%b:%b}' % (quote(SUBSCRIPTION), quote(exchange.id))
+    return result(exchange.id, b'{"resultType":"complete",%b}' % own)
 
 
 def answer_to_fault(message_id: Id | None, fault: ServerFault) -> Response:

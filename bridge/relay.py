@@ -7,7 +7,6 @@ sessions and lets idle ones go. What happens on a link is `link.py`'s matter.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, Protocol, Self
@@ -22,7 +21,7 @@ from bridge.core.message import Response, notification
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.sharing import Sharing
 from bridge.core.splice import quote
-from bridge.era.revisions import LATEST_LEGACY, MODERN_VERSIONS
+from bridge.era.revisions import LATEST_LEGACY, MODERN_VERSIONS, Era
 from bridge.errors import CircuitOpen, ServerFault, ServerStopped
 from bridge.link import Caller, Link
 from bridge.readiness import Readiness
@@ -63,9 +62,10 @@ class Relay:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self.draining = True
         with anyio.CancelScope(shield=True):
             for session in list(self.sessions.values()):
-                session.close("The bridge is shutting down")
+                session.close(_STOPPING)
             async with anyio.create_task_group() as closing:
                 for link in list(self._links):
                     closing.start_soon(self._close, link)
@@ -88,8 +88,8 @@ class Relay:
         """The link that all modern callers share. Raises ServerFault."""
         return await self._modern.get()
 
-    async def _open(self, *, fresh: bool) -> Link:
-        link = Link(self.config, fresh=fresh)
+    async def _open(self, *, fresh: bool, era: Era = Era.LEGACY) -> Link:
+        link = Link(self.config, fresh=fresh, era=era)
         try:
             link.attach(await self._source.open(link))
         except CircuitOpen:
@@ -97,30 +97,45 @@ class Relay:
         except ServerFault as fault:
             self.readiness.failed(fault)
             raise
+        if self.draining:
+            raise ServerFault(_STOPPING)  # its source ends what it opened
         self._links.add(link)
         return link
 
     async def _open_shared(self) -> Link:
         link = await self._open(fresh=True)
+        caller = Caller(link)
         try:
-            initialized = await self._handshake(Caller(link))
+            initialized = await self._handshake(caller)
         except ServerFault as fault:
-            self.failed(fault)
+            if link.fault is not None:
+                self.failed(fault)  # a refusal proves that it runs: it may be of the other era
             self.release(link)
             raise
+        link.leave(caller)
         link.insert(Sharing(initialized))
         return link
 
     async def _open_modern(self) -> Link:
         """Modern starts have a backoff of their own: probes that kill an old server harm no session."""
         now = asyncio.get_running_loop().time()
-        if self._modern.last is not None and not self._modern.last.proven:
-            self._modern_restarts.failed(now)
+        self._judge_modern(now)
         wait = self._modern_restarts.wait(now)
         if wait > 0:
             raise CircuitOpen("The server keeps failing and is left alone for now", retry_after=wait)
         self._modern_restarts.started(now)
-        return await self._open(fresh=True)
+        return await self._open(fresh=True, era=Era.MODERN)
+
+    def _judge_modern(self, now: float) -> None:
+        """Count the last one, once: a failure if it never said anything."""
+        last = self._modern.last
+        if last is None:
+            return
+        self._modern.let_go()
+        if last.proven:
+            self._modern_restarts.succeeded()
+        else:
+            self._modern_restarts.failed(now)
 
     def release(self, link: Link) -> None:
         """A port is done with its link: close it unless others share it."""
@@ -165,9 +180,7 @@ class Relay:
             await anyio.sleep(_RECHECK)
 
     async def _check(self) -> None:
-        if self.config.process is ProcessModel.SHARED:
-            with contextlib.suppress(ServerFault):
-                await self._shared.get()
+        if self.config.process is ProcessModel.SHARED and await self._shared_tells():
             return
         try:
             link = await self._open(fresh=False)
@@ -184,6 +197,16 @@ class Relay:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._close(link)
+
+    async def _shared_tells(self) -> bool:
+        """Whether the shared server shows its health; one that refuses to initialize may be modern."""
+        try:
+            await self._shared.get()
+        except CircuitOpen:
+            return True
+        except ServerFault as fault:
+            return self.readiness.fault is fault
+        return True
 
     async def _examine(self, caller: Caller) -> None:
         """A server of either era proves itself: by `initialize`, or by refusing it and discovering."""
@@ -253,6 +276,8 @@ class _Kept:
     async def get(self) -> Link:
         if self._link is not None and self._link.fault is None:
             return self._link
+        if self._relay.draining:
+            raise ServerFault(_STOPPING)
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
             self._relay.spawn(self._run, self._opening)
@@ -270,7 +295,9 @@ class _Kept:
             opening.exception()  # seen, even if every waiter has left
         finally:
             self._opening = None
-            opening.cancel()
+            if not opening.done():
+                opening.set_exception(ServerFault(_STOPPING))
+                opening.exception()
 
 
 def told(fault: ServerFault) -> str:
@@ -289,6 +316,7 @@ class _ErrorText(msgspec.Struct):
     message: str = "no reason given"
 
 
+_STOPPING: Final = "The bridge is shutting down"
 _CLIENT = {"name": "mcp-bridge", "version": __version__}
 _INITIALIZE = quote({"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": _CLIENT})
 _DISCOVER = quote(

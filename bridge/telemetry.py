@@ -25,14 +25,15 @@ import select
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO, assert_never, cast
+from urllib.parse import urljoin, urlsplit
 
 import click
 
 from bridge import __version__
-from bridge.config import Log, LogFormat
+from bridge.config import Command, Config, Log, LogFormat, Remote
 
 CAPACITY = 4 * 1024 * 1024
 """Bytes held for a stderr that is not read, besides as many that are being written."""
@@ -304,9 +305,10 @@ def _loss(lines: int) -> logging.LogRecord:
 
 # -- the lines at start -----------------------------------------------------------------------
 
-_PROCESS = {
+_MODELS = {
     "session": "one process for each session",
     "shared": "one process, and its state, for all sessions",
+    "remote": "one session there for each session here",
 }
 _INITIALIZE = (
     '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
@@ -315,45 +317,81 @@ _INITIALIZE = (
 _UNIX = "unix:"
 
 
-def announce(
-    stream: TextIO,
-    *,
-    url: str,
-    listening: str,
-    command: tuple[str, ...],
-    process: str,
-    auth: bool,
-    demo: bool,
-    log_format: LogFormat = LogFormat.PLAIN,
-) -> None:
+def announce(stream: TextIO, config: Config, *, url: str, listening: str, demo: bool = False) -> None:
     """Says where the bridge is: one line, or on a terminal and for the demo how to use it too.
 
-    `listening` is the address, or `unix:PATH`; `process` the word for the process model. With
-    the JSON log format it is always one JSON line, since something reads stderr as such.
+    `listening` is the address, or `unix:PATH`. With the JSON log format it is always one JSON
+    line, since something reads stderr as such.
     """
-    if log_format is LogFormat.JSON:
-        fields = {
-            "listening": listening,
-            "url": url,
-            "model": process,
-            "auth": auth,
-            "server": spell_command(command),
-        }
-        record = {
-            "name": OUR_LOGGER,
-            "msg": f"mcp-bridge {__version__} listens",
-            "levelname": "INFO",
-            **fields,
-        }
-        text = f"{JsonFormatter().format(logging.makeLogRecord(record))}\n"
+    place = _Place(config, url, listening)
+    if config.log.format is LogFormat.JSON:
+        text = _json_line(f"mcp-bridge {__version__} listens", place.fields())
     elif demo or stream.isatty():
-        lines = _introduction(url, listening, command, process, auth, demo)
+        lines = _introduction(place, demo)
         text = "".join(f"  {line}\n" if line else "\n" for line in lines)
     else:
+        urls = " and ".join(place.urls)
         text = (
-            f"mcp-bridge {__version__} listens on {listening}: {url}, {_PROCESS[process]}, "
-            f"{_access(auth)}: {spell_command(command)}\n"
+            f"mcp-bridge {__version__} listens on {listening}: {urls}, {_MODELS[place.model]}, "
+            f"{_access(place.auth)}: {place.server}\n"
         )
+    _say(stream, text)
+
+
+def announce_stdio(stream: TextIO, config: Config) -> None:
+    """Says in one line that stdin and stdout are served, and for what server."""
+    server = spell_server(config.upstream)
+    if config.log.format is LogFormat.JSON:
+        text = _json_line(f"mcp-bridge {__version__} serves its stdin and stdout", {"server": server})
+    else:
+        text = f"mcp-bridge {__version__} serves its stdin and stdout: {server}\n"
+    _say(stream, text)
+
+
+def spell_server(upstream: Command | Remote) -> str:
+    """A server as it may be told: a command without its secrets, the origin of a URL, or a socket."""
+    match upstream:
+        case Command():
+            return spell_command(upstream.argv)
+        case Remote(socket=None):
+            # Path and query stay out, for there are services that put the key there.
+            url = urlsplit(upstream.url)
+            return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+        case Remote():
+            return f"{_UNIX}{upstream.socket}"
+        case _:
+            assert_never(upstream)
+
+
+class _Place:
+    """What is said of where the bridge listens."""
+
+    def __init__(self, config: Config, url: str, listening: str) -> None:
+        old = (urljoin(url, "sse"),) if config.listen.legacy_sse else ()
+        self.urls = (url, *old)
+        self.listening = listening
+        self.server = spell_server(config.upstream)
+        self.model = config.process.value if isinstance(config.upstream, Command) else "remote"
+        self.auth = config.access.token is not None
+
+    def fields(self) -> dict[str, _Plain]:
+        url, *old = self.urls
+        return {
+            "listening": self.listening,
+            "url": url,
+            **({"sse_url": old[0]} if old else {}),
+            "model": self.model,
+            "auth": self.auth,
+            "server": self.server,
+        }
+
+
+def _json_line(message: str, fields: Mapping[str, _Plain]) -> str:
+    record = {"name": OUR_LOGGER, "msg": message, "levelname": "INFO", **fields}
+    return f"{JsonFormatter().format(logging.makeLogRecord(record))}\n"
+
+
+def _say(stream: TextIO, text: str) -> None:
     stream.write(text if _colored(stream) else click.unstyle(text))
     stream.flush()
 
@@ -362,26 +400,27 @@ def _access(auth: bool) -> str:
     return "with a token" if auth else "no token"
 
 
-def _introduction(
-    url: str, listening: str, command: tuple[str, ...], process: str, auth: bool, demo: bool
-) -> list[str]:
+def _introduction(place: _Place, demo: bool) -> list[str]:
     def heading(text: str) -> str:
         return click.style(text, bold=True)
 
-    client = [heading("Client configuration"), *_client(url, auth, demo).splitlines(), ""]
+    url, *old = place.urls
+    client = [heading("Client configuration"), *_client(url, place.auth, demo).splitlines(), ""]
+    kind = "Process" if place.model != "remote" else "Session"
     return [
         "",
         click.style(f"mcp-bridge {__version__}", fg="green", bold=True),
         "",
         f"{heading('URL')}      {click.style(url, fg='cyan')}",
-        f"{heading('Listens')}  {listening}, {_access(auth)}",
-        f"{heading('Server')}   {spell_command(command)}",
-        f"{heading('Process')}  {_PROCESS[process]}",
+        *(f"{heading('HTTP+SSE')} {click.style(sse, fg='cyan')}" for sse in old),
+        f"{heading('Listens')}  {place.listening}, {_access(place.auth)}",
+        f"{heading('Server')}   {place.server}",
+        f"{heading(kind)}  {_MODELS[place.model]}",
         "",
         heading("Try it"),
-        curl(url, listening, auth),
+        curl(url, place.listening, place.auth),
         "",
-        *([] if listening.startswith(_UNIX) else client),  # no client takes a socket's path
+        *([] if place.listening.startswith(_UNIX) else client),  # no client takes a socket's path
         click.style("Ctrl-C stops it.", dim=True),
         "",
     ]

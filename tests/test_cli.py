@@ -4,44 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bridge
 from bridge import cli
-from bridge.cli import (
-    expand,
-    is_loopback,
-    main,
-    parse_authority,
-    parse_command,
-    parse_duration,
-    parse_host,
-    parse_limit,
-    parse_mode,
-    parse_origin,
-    parse_path,
-    parse_pattern,
-    parse_size,
-    parse_variable,
-    spell_duration,
-    spell_size,
-)
-from bridge.config import Command, Config, LogFormat, ProcessModel, Tls
+from bridge.cli import main
+from bridge.config import Command, Config, Downstream, LogFormat, ProcessModel, Remote, Tls, Transport
 from bridge.errors import BridgeError, CommandNotFound, ListenFault, UsageFault
+from bridge.upstream.http_client import PROTECTED
 
 TOKEN = "abcdefghij0123456789"
 SERVER = ("--", "server")
+URL = "https://mcp.example.com/mcp?key=1"
+URL_MODES = ("http-to-stdio", "sse-to-stdio", "http-to-http", "sse-to-http")
+SECRET = "s3cr3t-value"
 
 
 @dataclass
@@ -74,241 +59,37 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def configured(daemon: Daemon, *words: str) -> Config:
-    assert main(["stdio-to-http", *words]) == 0
+def command_of(config: Config) -> Command:
+    assert isinstance(config.upstream, Command)
+    return config.upstream
+
+
+def remote_of(config: Config) -> Remote:
+    assert isinstance(config.upstream, Remote)
+    return config.upstream
+
+
+def configured(daemon: Daemon, *words: str, mode: str = "stdio-to-http") -> Config:
+    assert main([mode, *words]) == 0
     return daemon.configs.pop()
 
 
-def refused(capsys: pytest.CaptureFixture[str], daemon: Daemon, *words: str) -> str:
+def refused(
+    capsys: pytest.CaptureFixture[str], daemon: Daemon, *words: str, mode: str = "stdio-to-http"
+) -> str:
     """The line that a usage error is told in."""
-    assert main(["stdio-to-http", *words]) == 2
+    assert main([mode, *words]) == 2
     assert daemon.configs == []
     fault, hint = capsys.readouterr().err.splitlines()
-    assert hint == "Try 'mcp-bridge stdio-to-http --help' for all options."
+    assert hint == f"Try 'mcp-bridge {mode} --help' for all options."
     return fault.removeprefix("mcp-bridge: ")
-
-
-# -- values
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("30s", 30), ("5m", 300), ("1h", 3600), ("250ms", 0.25), ("1h30m", 5400), ("1m30s500ms", 90.5),
-        ("1.5h", 5400), ("12", 12), ("0.5", 0.5), ("1e9", 1e9), ("1000000000s", 1e9), (" 30S ", 30),
-    ],
-)  # fmt: skip
-def test_duration_is_read(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-    assert parse_limit(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", "-1", "-5s", "nan", "inf", "1e999", "5 m", "s", "30m1h", "1m1m", "5x", "1d", "0x10", "٣s"]
-)
-def test_duration_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="duration"):
-        parse_duration(text)
-    with pytest.raises(ValueError, match="duration"):
-        parse_limit(text)
-
-
-@pytest.mark.parametrize("text", ["off", "none", "NONE", "0", "0s", "0.0", "0h0m"])
-def test_no_limit_is_read_where_there_may_be_none(text: str) -> None:
-    assert parse_limit(text) is None
-    with pytest.raises(ValueError):
-        parse_duration(text)
-
-
-@given(st.integers(0, 10**9).map(lambda ms: ms / 1000))
-def test_duration_is_read_as_it_is_spelled(seconds: float) -> None:
-    assert (parse_limit(f"{seconds:.3f}s") or 0) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(None, "off"), (1800, "30m"), (60, "1m"), (90, "90s"), (0.25, "0.25s")]
-)
-def test_default_duration_is_spelled_shortly_and_read_back(seconds: float | None, text: str) -> None:
-    assert spell_duration(seconds) == text
-    assert parse_limit(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("8MiB", 8 << 20), ("500KB", 500_000), ("1GiB", 1 << 30), ("1gb", 10**9), ("64 KiB", 65536),
-        ("1.5MiB", 3 << 19), ("4096", 4096), ("4096B", 4096), ("2MB", 2_000_000),
-    ],
-)  # fmt: skip
-def test_size_is_read(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "-1", "0", "0MiB", "8M", "8 bytes", "nan", "1e6", "9" * 5000, "0.1"])
-def test_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_size(text)
-
-
-@given(st.integers(1, 1 << 40))
-def test_size_is_read_as_it_is_spelled(size: int) -> None:
-    assert parse_size(spell_size(size)) == size
-
-
-@pytest.mark.parametrize(("text", "mode"), [("600", 0o600), ("0660", 0o660), ("0o777", 0o777)])
-def test_file_mode_is_octal(text: str, mode: int) -> None:
-    assert parse_mode(text) == mode
-
-
-@pytest.mark.parametrize("text", ["", "6", "888", "rw-", "-600", "4755"])
-def test_file_mode_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="file mode"):
-        parse_mode(text)
-
-
-@pytest.mark.case("CP-09")
-@pytest.mark.parametrize(
-    ("text", "argv"),
-    [
-        ("npx -y server", ("npx", "-y", "server")),
-        ("'/tmp/a b (x)/srv.py' \"it's\"", ("/tmp/a b (x)/srv.py", "it's")),
-        (
-            "srv $HOME ; rm * | cat > x && y",
-            ("srv", "$HOME", ";", "rm", "*", "|", "cat", ">", "x", "&&", "y"),
-        ),
-        ("srv '' ``", ("srv", "", "``")),
-        ("srv \\$X a\\ b", ("srv", "$X", "a b")),
-        ("srv # no comment", ("srv", "#", "no", "comment")),
-        ("srv 工具\nnext", ("srv", "工具", "next")),
-    ],
-)
-def test_command_is_split_as_a_shell_splits_and_nothing_is_expanded(text: str, argv: Sequence[str]) -> None:
-    assert parse_command(text) == argv
-
-
-@pytest.mark.case("CP-09")
-@pytest.mark.parametrize(
-    ("text", "pair"),
-    [
-        ("K=V", ("K", "V")), ("K=", ("K", "")), ("K=a=b==", ("K", "a=b==")),
-        ('K="quoted"', ("K", '"quoted"')), ('K={"a": [1, "b"]}', ("K", '{"a": [1, "b"]}')),
-    ],
-)  # fmt: skip
-def test_variable_is_split_at_its_first_equals_sign_only(text: str, pair: tuple[str, str]) -> None:
-    assert parse_variable(text) == pair
-
-
-@pytest.mark.parametrize("text", ["sk-verysecret", "=verysecret", ""])
-def test_variable_without_a_name_is_refused_without_quoting_it(text: str) -> None:
-    with pytest.raises(ValueError, match="K=V") as raised:
-        parse_variable(text)
-    assert "verysecret" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("${A}", "1"), ("x${A}y${B_2}", "x1y$2"), ("$A $ $$ {A}", "$A $ $$ {A}"), ("$${A}", "${A}"),
-        ("$$${A}", "$${A}"), ("${EMPTY}", ""), ("", ""),
-    ],
-)  # fmt: skip
-def test_variables_are_expanded_once(text: str, value: str) -> None:
-    assert expand(text, {"A": "1", "B_2": "$2", "EMPTY": ""}) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [("${NOPE}", "${NOPE} is not set"), ("${A:-x}", "write $${"), ("${A", "write $${"), ("${}", "write $${")],
-)
-def test_what_cannot_be_expanded_is_refused(text: str, fault: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(fault)):
-        expand(text, {"A": "1"})
-
-
-@given(st.text())
-def test_escaped_text_expands_to_itself(text: str) -> None:
-    assert expand(text.replace("${", "$${"), {}) == text
-
-
-@pytest.mark.parametrize("text", ["", " ", "A=B"])
-def test_pattern_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="GITHUB_"):
-        parse_pattern(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "path"), [("/mcp", "/mcp"), ("/mcp/", "/mcp"), ("/", "/"), ("/a/b.c", "/a/b.c")]
-)
-def test_path_is_read(text: str, path: str) -> None:
-    assert parse_path(text) == path
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["mcp", "", "/healthz", "/readyz/", "/a?b", "/a#b", "/a b", "//a", "/a/../b", "/.", "/{x}", "/é", "/a\n"],
-)
-def test_path_that_cannot_be_served_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        parse_path(text)
-
-
-@pytest.mark.parametrize(("text", "host"), [("[::1]", "::1"), ("::", "::"), ("localhost", "localhost")])
-def test_host_is_read(text: str, host: str) -> None:
-    assert parse_host(text) == host
-
-
-@pytest.mark.parametrize(
-    "text", ["", " ", "127.0.0.1:8080", "http://localhost", "a/b", "[::1", "[localhost]"]
-)
-def test_host_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--port"):
-        parse_host(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["mcp.example.com", "mcp.example.com:8443", "*.example.com", "[fd00::1]:80", "*"]
-)
-def test_allowed_host_is_read(text: str) -> None:
-    assert parse_authority(text.upper()) == text
-
-
-@pytest.mark.parametrize("text", ["", "https://a", "a/b", "a:b", "a b", "b*", "::1"])
-def test_allowed_host_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a host"):
-        parse_authority(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "origin"),
-    [("https://App.example.com", "https://app.example.com"), ("http://a:3000/", "http://a:3000"), ("*", "*")],
-)
-def test_allowed_origin_is_read(text: str, origin: str) -> None:
-    assert parse_origin(text) == origin
-
-
-@pytest.mark.parametrize("text", ["", "null", "app.example.com", "https://a/b", "https://*.a", "https://u@a"])
-def test_allowed_origin_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not an origin"):
-        parse_origin(text)
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True), ("LOCALHOST", True),
-        ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("localhost.example.com", False),
-        ("::ffff:127.0.0.1", False), ("128.0.0.1", False),
-    ],
-)  # fmt: skip
-def test_loopback_is_known_from_what_others_can_reach(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 # -- options
 
 
 def test_defaults_are_those_of_the_configuration(daemon: Daemon) -> None:
-    assert configured(daemon, *SERVER) == Config(command=Command(argv=("server",)))
+    assert configured(daemon, *SERVER) == Config(upstream=Command(argv=("server",)))
 
 
 def test_each_option_reaches_the_configuration(daemon: Daemon, tmp_path: Path) -> None:
@@ -325,12 +106,14 @@ def test_each_option_reaches_the_configuration(daemon: Daemon, tmp_path: Path) -
         "--allowed-host", "a.example", "--allowed-host", "b.example", "--allowed-origin", "https://a.example",
         "--auth-token-file", str(token), "--start-timeout", "5s", "--request-timeout", "1m",
         "--max-body", "1MiB", "--max-line", "2MiB", "--log-level", "DEBUG", "--log-format", "json",
+        "--legacy-sse", "--base-url", "https://a.example/x/",
     )  # fmt: skip
-    assert config.command == Command(
+    assert config.upstream == Command(
         argv=("server", "--flag"), env=(("A", "1"), ("B", "2")), inherit_env=("X_*",), cwd=tmp_path
     )
     assert (config.listen.host, config.listen.port, config.listen.path) == ("0.0.0.0", 0, "/x")
     assert config.listen.tls == Tls(cert=cert, key=key)
+    assert (config.listen.legacy_sse, config.listen.base_url) == (True, "https://a.example/x")
     assert (config.process, config.warm, config.limits.sessions) == (ProcessModel.SHARED, 3, 7)
     assert (config.timing.session_idle, config.timing.start, config.timing.request) == (3600, 5, 60)
     assert config.access.token == TOKEN
@@ -343,26 +126,26 @@ def test_each_option_reaches_the_configuration(daemon: Daemon, tmp_path: Path) -
 @pytest.mark.case("CP-09")
 def test_words_after_the_dashes_reach_the_server_as_they_are(daemon: Daemon) -> None:
     words = ("server", "--port", "1", "--", "--help", "a b", "", "$HOME", "*", ";", "工具", "\udcff")
-    assert configured(daemon, "--port", "9", "--", *words).command.argv == words
+    assert command_of(configured(daemon, "--port", "9", "--", *words)).argv == words
 
 
 def test_options_after_the_first_word_of_the_server_are_the_servers(daemon: Daemon) -> None:
     config = configured(daemon, "npx", "-y", "server", "--port", "1")
-    assert config.command.argv == ("npx", "-y", "server", "--port", "1")
+    assert command_of(config).argv == ("npx", "-y", "server", "--port", "1")
     assert config.listen.port == 8080
 
 
 def test_variables_for_the_server_are_expanded(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "k=1")
-    assert configured(daemon, "--env", "KEY=<${MY_KEY}>", *SERVER).command.env == (("KEY", "<k=1>"),)
+    assert command_of(configured(daemon, "--env", "KEY=<${MY_KEY}>", *SERVER)).env == (("KEY", "<k=1>"),)
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "read"),
     [
-        ("CMD", "server 'a b'", lambda c: c.command.argv == ("server", "a b")),
-        ("ENV", 'A=1 2\n\nB={"x": 1}\n', lambda c: c.command.env == (("A", "1 2"), ("B", '{"x": 1}'))),
-        ("INHERIT_ENV", "A_* B", lambda c: c.command.inherit_env == ("A_*", "B")),
+        ("CMD", "server 'a b'", lambda c: command_of(c).argv == ("server", "a b")),
+        ("ENV", 'A=1 2\n\nB={"x": 1}\n', lambda c: command_of(c).env == (("A", "1 2"), ("B", '{"x": 1}'))),
+        ("INHERIT_ENV", "A_* B", lambda c: command_of(c).inherit_env == ("A_*", "B")),
         ("ALLOWED_HOST", "a b:1\nc", lambda c: c.access.allowed_hosts == ("a", "b:1", "c")),
         ("ALLOWED_ORIGIN", "http://a", lambda c: c.access.allowed_origins == ("http://a",)),
         ("REQUEST_TIMEOUT", "off", lambda c: c.timing.request is None),
@@ -387,7 +170,7 @@ def test_command_line_goes_before_the_environment(daemon: Daemon, monkeypatch: p
         monkeypatch.setenv(f"MCP_BRIDGE_{name}", value)
     monkeypatch.setenv("T", TOKEN)
     config = configured(daemon, "--port", "2", *SERVER)
-    assert (config.listen.port, config.command.argv) == (2, ("server",))
+    assert (config.listen.port, command_of(config).argv) == (2, ("server",))
     monkeypatch.setenv("T", TOKEN)
     assert configured(daemon, "--uds", "/tmp/s", *SERVER).listen.uds == Path("/tmp/s")
 
@@ -427,6 +210,8 @@ def test_fault_in_a_variable_names_the_variable(
         (("--tls-cert", __file__, *SERVER), "'--tls-cert': needs --tls-key"),
         (("--tls-key", __file__, *SERVER), "'--tls-key': needs --tls-cert"),
         (("--tls-cert", "/no/such", *SERVER), "'--tls-cert': File '/no/such' does not exist"),
+        (("--base-url", "https://a", *SERVER), "'--base-url': is told to old clients only"),
+        (("--base-url", "a.example", "--legacy-sse", *SERVER), "'--base-url': it must begin with https://"),
         (("--request-timeout", "-5", *SERVER), "'--request-timeout': '-5' is not a duration"),
         (("--start-timeout", "off", *SERVER), "'--start-timeout'"),
         (("--session-idle-timeout", "0", *SERVER), "'--session-idle-timeout': must be longer than 0"),
@@ -521,6 +306,213 @@ def test_token_and_no_token_at_once_are_refused(
     assert "'--insecure-no-auth': contradicts the token" in fault
 
 
+# -- servers at a URL
+
+
+@pytest.mark.parametrize(
+    ("mode", "downstream", "transport"),
+    [
+        ("http-to-stdio", Downstream.STDIO, Transport.AUTO),
+        ("sse-to-stdio", Downstream.STDIO, Transport.SSE),
+        ("http-to-http", Downstream.HTTP, Transport.AUTO),
+        ("sse-to-http", Downstream.HTTP, Transport.SSE),
+    ],
+)
+def test_mode_decides_the_transports_and_nothing_else(
+    daemon: Daemon, mode: str, downstream: Downstream, transport: Transport
+) -> None:
+    remote = Remote(url=URL, transport=transport)
+    assert configured(daemon, URL, mode=mode) == Config(upstream=remote, downstream=downstream)
+    assert daemon.demo is False
+
+
+@pytest.mark.parametrize("transport", Transport)
+@pytest.mark.parametrize("mode", ["http-to-stdio", "http-to-http"])
+def test_transport_can_be_forced(daemon: Daemon, mode: str, transport: Transport) -> None:
+    config = configured(daemon, "--transport", transport.value, URL, mode=mode)
+    assert remote_of(config).transport is transport
+
+
+@pytest.mark.parametrize("mode", URL_MODES)
+def test_each_option_of_the_remote_side_reaches_the_configuration(
+    daemon: Daemon, tmp_path: Path, mode: str
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("Bearer x\n")
+    file.chmod(0o600)
+    config = configured(
+        daemon,
+        "--header", "X-One: 1", "--header", "X-Two:2", "--header-file", f"Authorization: {file}",
+        "--ca-file", __file__, "--client-cert", __file__, "--insecure-skip-verify", "--rewrite-endpoint",
+        "--connect-timeout", "3s", "--start-timeout", "4s", "--request-timeout", "5s", "--max-line", "6MiB",
+        "--log-level", "error", URL,
+        mode=mode,
+    )  # fmt: skip
+    assert replace(remote_of(config), transport=Transport.AUTO) == Remote(
+        url=URL, headers=(("X-One", "1"), ("X-Two", "2"), ("Authorization", file)),
+        ca_file=Path(__file__), client_cert=Path(__file__), verify=False, rewrite_endpoint=True,
+    )  # fmt: skip
+    assert (config.timing.connect, config.timing.start, config.timing.request) == (3, 4, 5)
+    assert (config.limits.line, config.log.level) == (6 << 20, "error")
+
+
+@pytest.mark.parametrize("mode", ["http-to-http", "sse-to-http"])
+def test_mode_that_serves_http_has_the_options_of_serving(daemon: Daemon, mode: str) -> None:
+    words = (
+        "--port",
+        "0",
+        "--legacy-sse",
+        "--max-sessions",
+        "3",
+        "--max-body",
+        "1MiB",
+        "--session-idle-timeout",
+        "9s",
+    )
+    config = configured(daemon, URL, *words, mode=mode)
+    assert (config.listen.port, config.listen.legacy_sse) == (0, True)
+    assert (config.limits.sessions, config.limits.body, config.timing.session_idle) == (3, 1 << 20, 9)
+
+
+@pytest.mark.spec("SP-8")
+@pytest.mark.parametrize("mode", ["http-to-http", "sse-to-http"])
+def test_remote_server_is_not_served_beyond_loopback_without_a_token(
+    daemon: Daemon, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    assert "--auth-token-file" in refused(capsys, daemon, "--host", "0.0.0.0", URL, mode=mode)
+
+
+@pytest.mark.parametrize("words", [("--port", "1"), ("--max-body", "1"), ("--legacy-sse",), ("--warm", "1")])
+def test_mode_over_stdio_has_no_options_of_listening(
+    daemon: Daemon, capsys: pytest.CaptureFixture[str], words: Sequence[str]
+) -> None:
+    assert "No such option" in refused(capsys, daemon, URL, *words, mode="http-to-stdio")
+
+
+def test_server_on_a_unix_socket_is_reached_through_it(daemon: Daemon) -> None:
+    remote = remote_of(configured(daemon, "unix:/run/mcp.sock:/mcp", mode="http-to-stdio"))
+    assert (remote.url, remote.socket) == ("http://localhost/mcp", Path("/run/mcp.sock"))
+
+
+def test_url_may_be_in_the_environment(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_BRIDGE_URL", "http://other/mcp")
+    assert remote_of(configured(daemon, mode="sse-to-http")).url == "http://other/mcp"
+    assert remote_of(configured(daemon, URL, mode="sse-to-http")).url == URL
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "read"),
+    [
+        ("HEADER", "A: 1\n\nB: 2 3\n", lambda r: r.headers == (("A", "1"), ("B", "2 3"))),
+        ("TRANSPORT", "http", lambda r: r.transport is Transport.HTTP),
+        ("INSECURE_SKIP_VERIFY", "1", lambda r: not r.verify),
+        ("REWRITE_ENDPOINT", "true", lambda r: r.rewrite_endpoint),
+        ("CA_FILE", __file__, lambda r: r.ca_file == Path(__file__)),
+    ],
+)
+def test_options_of_the_remote_side_are_environment_variables_too(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, read: Callable[[Remote], bool]
+) -> None:
+    monkeypatch.setenv(f"MCP_BRIDGE_{variable}", value)
+    assert read(remote_of(configured(daemon, URL, mode="http-to-stdio")))
+
+
+# -- their headers
+
+
+def test_header_is_expanded_from_the_environment(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    config = configured(daemon, "--header", "Authorization: Bearer ${MY_TOKEN}", URL, mode="http-to-stdio")
+    assert remote_of(config).headers == (("Authorization", f"Bearer {SECRET}"),)
+    assert SECRET not in repr(config)
+
+
+@pytest.mark.parametrize("name", [*sorted(PROTECTED), "Mcp-Session-Id", "MCP-PARAM-Region"])
+@pytest.mark.parametrize("form", ["--header", "--header-file"])
+def test_header_of_the_protocol_cannot_be_set(
+    daemon: Daemon, capsys: pytest.CaptureFixture[str], form: str, name: str
+) -> None:
+    fault = refused(capsys, daemon, form, f"{name}: {SECRET}", URL, mode="http-to-stdio")
+    assert fault == f"Invalid value for '{form}': {name} is the protocol's own, and set by the bridge"
+
+
+@pytest.mark.spec("SP-11")
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ((URL, "--header", SECRET), "'--header': K: V expected"),
+        ((URL, "--header", f"X: {SECRET} ${{NOT_SET_ANYWHERE}}"), "X: ${NOT_SET_ANYWHERE} is not set"),
+        ((URL, "--header", f"X: {SECRET}\r\nY: z"), "X: the value may hold only printable ASCII"),
+        ((URL, "--header", "X: ${LINES}"), "X: the value may hold only printable ASCII"),
+        ((URL, "--header", "X: ${EMPTY}"), "X: the value is empty"),
+        ((URL, "--header", f"X: {SECRET}", "--header", f"x: {SECRET}"), "'--header': x is given twice"),
+        ((URL, "--header", f"X: {SECRET}", "--header-file", f"x: {__file__}"), "x is given twice"),
+        ((URL, "--header-file", f"X: Bearer {SECRET}"), "'--header-file': X: No such file or directory"),
+        ((URL, "--header-file", f"X: {Path(__file__).parent}"), "'--header-file': X: Is a directory"),
+        ((URL, "--header", "X:", "Bearer", SECRET), "X: nothing follows the colon; is 'K: V' in quotes?"),
+        ((URL, "--header", "X:Bearer", SECRET), "One URL expected, not 2 words"),
+        (("--header", f"X: {SECRET}"), "No server to reach: give its URL"),
+        ((f"https://me:{SECRET}@mcp.example.com/mcp",), "'URL': user and password have no place in it"),
+        ((f"mcp.example.com/{SECRET}",), "'URL': it must begin with https://"),
+        ((URL, f"--heade=X: {SECRET}"), "No such option"),
+    ],
+)  # fmt: skip
+def test_fault_in_what_may_be_secret_is_told_without_it(
+    daemon: Daemon,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: Sequence[str],
+    fault: str,
+) -> None:
+    monkeypatch.setenv("LINES", f"{SECRET}\n{SECRET}")
+    monkeypatch.setenv("EMPTY", "")
+    told = refused(capsys, daemon, *words, mode="http-to-stdio")
+    assert fault in told
+    assert SECRET not in told
+
+
+def test_header_in_a_variable_is_not_quoted_either(
+    daemon: Daemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCP_BRIDGE_HEADER", SECRET)
+    told = refused(capsys, daemon, URL, mode="http-to-stdio")
+    assert "'--header' (from MCP_BRIDGE_HEADER): K: V expected" in told
+    assert SECRET not in told
+
+
+def test_header_on_the_command_line_goes_before_one_in_the_environment(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MCP_BRIDGE_HEADER_FILE", "x: /no/such/file")
+    config = configured(daemon, "--header", "X: 1", URL, mode="http-to-stdio")
+    assert remote_of(config).headers == (("X", "1"),)
+
+
+def test_header_file_that_holds_no_value_is_refused_untold(
+    daemon: Daemon, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "header"
+    for content, fault in (("\n", "the value is empty"), (f"{SECRET}\nX: y", "only printable ASCII")):
+        file.write_text(content)
+        file.chmod(0o600)
+        told = refused(capsys, daemon, "--header-file", f"X: {file}", URL, mode="sse-to-http")
+        assert fault in told
+        assert SECRET not in told
+
+
+def test_header_file_that_everybody_can_read_is_warned_of(
+    daemon: Daemon, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "header"
+    file.write_text(SECRET)
+    for mode, warned in ((0o644, True), (0o640, False)):
+        file.chmod(mode)
+        configured(daemon, "--header-file", f"X: {file}", URL, mode="http-to-stdio")
+        told = capsys.readouterr().err
+        assert ("warning: every user of this machine can read the file of --header-file X" in told) is warned
+        assert SECRET not in told
+
+
 # -- exit status and faults
 
 
@@ -567,35 +559,50 @@ def test_demo_server_is_run_and_gives_the_exit_status(monkeypatch: pytest.Monkey
 # -- help
 
 
-def options() -> list[cli.SectionOption]:
-    params = click.Context(cli.program).command.commands["stdio-to-http"].params  # type: ignore[attr-defined]
-    return [param for param in params if isinstance(param, cli.SectionOption)]
-
-
 def help_of(*words: str) -> str:
     result = CliRunner().invoke(cli.program, [*words, "--help"], prog_name="mcp-bridge")
     assert result.exit_code == 0
     return result.output
 
 
-def test_help_has_each_option_under_its_heading() -> None:
+def test_help_has_an_example_for_each_way_to_start_a_server() -> None:
     text = help_of("stdio-to-http")
-    for option in options():
-        above = text[: text.index(f"  {option.opts[0]} ")]
-        heading = re.findall(r"^(\S.*):$", above, re.MULTILINE)[-1]
-        assert heading == option.section
-
-
-def test_help_has_an_example_for_each_mode_and_the_exit_statuses() -> None:
-    text = help_of("stdio-to-http")
-    for example in ("--cmd ", "--process shared", "--warm 4", "--env '", "--host 0.0.0.0", "--uds /"):
+    for example in (
+        "--cmd ",
+        "--process shared",
+        "--warm 4",
+        "--env '",
+        "--host 0.0.0.0",
+        "--uds /",
+        "--legacy-sse",
+    ):
         assert re.search(rf"^ +mcp-bridge stdio-to-http.*{example}", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("mode", cli.MODES, ids=lambda mode: mode.name)
+def test_help_has_examples_that_can_be_run_and_the_exit_statuses(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: cli.Mode
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("token.txt", "auth.txt", "cert.pem", "key.pem", "ca.pem", "me.pem"):
+        (tmp_path / name).write_text(TOKEN)
+    for name in ("TOKEN", "KEY", "MY_KEY"):
+        monkeypatch.setenv(name, TOKEN)
+    text = help_of(mode.name)
     assert "Exit status:" in text
+    examples = re.findall(rf"^ +mcp-bridge ({mode.name} .*)$", text.replace("\\\n", ""), re.MULTILINE)
+    assert len(examples) > 1
+    for example in examples:
+        assert main(shlex.split(example.replace("/srv/data", str(tmp_path)))) == 0, example
 
 
-def test_top_help_names_the_commands_and_an_example() -> None:
+def test_top_help_has_each_command_and_an_example_of_each() -> None:
     text = help_of()
-    assert all(word in text for word in ("stdio-to-http", "demo-server", "Examples:", "Exit status:"))
+    for name in (*(mode.name for mode in cli.MODES), "demo-server"):
+        assert re.search(rf"^  {name}  ", text, re.MULTILINE)
+        assert re.search(rf"^ +mcp-bridge .*{name}", text, re.MULTILINE)
+    assert "Exit status:" in text
+    assert "..." not in text.partition("Commands:")[2]
 
 
 def test_no_word_at_all_asks_for_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -613,18 +620,6 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"mcp-bridge {bridge.__version__}\n"
 
 
-def test_reference_lists_exactly_the_options_with_their_variables_and_defaults() -> None:
-    reference = (Path(__file__).parent.parent / "docs" / "options.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| `(--[a-z-]+)(?:[^|\\]|\\.)*\| `(MCP_BRIDGE_[A-Z_]+)` \| ([^|]*) \|", reference, re.MULTILINE
-    )
-    assert rows == [(o.opts[0], o.envvar, default_of(o)) for o in options()]
-
-
-def default_of(option: cli.SectionOption) -> str:
-    return f"`{option.default}`" if option.show_default else "-"
-
-
 # -- the process
 
 
@@ -632,6 +627,7 @@ def test_help_and_usage_errors_load_neither_server_nor_event_loop() -> None:
     program = (
         "import sys; from bridge.cli import main\n"
         "main(['stdio-to-http', '--help']); main(['stdio-to-http'])\n"
+        "main(['http-to-stdio', '--help']); main(['http-to-stdio', 'mcp.example.com'])\n"
         "sys.exit(', '.join({'aiohttp', 'anyio', 'asyncio', 'uvloop'} & set(sys.modules)) or None)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 import click
@@ -20,8 +22,18 @@ from hypothesis import strategies as st
 
 import bridge
 from bridge import telemetry
-from bridge.config import Log, LogFormat
-from bridge.telemetry import Outlet, announce, curl, redact, setup, short, spell_command
+from bridge.config import Access, Command, Config, Listen, Log, LogFormat, ProcessModel, Remote
+from bridge.telemetry import (
+    Outlet,
+    announce,
+    announce_stdio,
+    curl,
+    redact,
+    setup,
+    short,
+    spell_command,
+    spell_server,
+)
 
 LOGGER = logging.getLogger("bridge.test")
 SESSION_ID = "9f8e7d6c5b4a39281706f5e4d3c2b1a0"
@@ -368,12 +380,31 @@ def test_logging_ends_as_it_was_found() -> None:
 URL = "http://127.0.0.1:8080/mcp"
 
 
-def announced(
-    stream: io.StringIO, *, listening: str = "127.0.0.1:8080", auth: bool = False, demo: bool = False
-) -> str:
-    announce(
-        stream, url=URL, listening=listening, command=("srv", "a b"), process="session", auth=auth, demo=demo
+def config(
+    *,
+    upstream: Command | Remote | None = None,
+    process: ProcessModel = ProcessModel.SESSION,
+    auth: bool = False,
+    legacy_sse: bool = False,
+    log: Log | None = None,
+) -> Config:
+    return Config(
+        upstream=upstream or Command(argv=("srv", "a b")),
+        process=process,
+        listen=Listen(legacy_sse=legacy_sse),
+        access=Access(token="a-token-of-no-use" if auth else None),
+        log=log or Log(),
     )
+
+
+def announced(
+    stream: io.StringIO,
+    configuration: Config | None = None,
+    *,
+    listening: str = "127.0.0.1:8080",
+    demo: bool = False,
+) -> str:
+    announce(stream, configuration or config(), url=URL, listening=listening, demo=demo)
     return stream.getvalue()
 
 
@@ -384,16 +415,14 @@ def test_start_is_one_line_where_no_terminal_reads_it() -> None:
 
 
 def test_start_is_a_json_line_in_a_json_log() -> None:
-    stream = Terminal()
-    announce(
-        stream, url=URL, listening="127.0.0.1:8080", command=("srv",), process="shared", auth=True, demo=True,
-        log_format=LogFormat.JSON,
-    )  # fmt: skip
-    record = json.loads(stream.getvalue())
+    served = config(process=ProcessModel.SHARED, auth=True, log=Log(format=LogFormat.JSON))
+    record = json.loads(announced(Terminal(), served, demo=True))
     assert (record["level"], record["logger"], record["message"]) == (
         "info", "bridge", f"mcp-bridge {bridge.__version__} listens",
     )  # fmt: skip
-    assert (record["url"], record["model"], record["auth"], record["server"]) == (URL, "shared", True, "srv")
+    assert (record["url"], record["model"], record["auth"]) == (URL, "shared", True)
+    assert (record["server"], record["listening"]) == ("srv 'a b'", "127.0.0.1:8080")
+    assert "sse_url" not in record
 
 
 @pytest.mark.parametrize(("stream", "demo"), [(Terminal(), False), (io.StringIO(), True)])
@@ -420,7 +449,7 @@ def test_curl_line_asks_to_initialize_with_both_media_types() -> None:
 
 
 def test_curl_line_and_configuration_name_the_token_without_telling_it() -> None:
-    text = announced(io.StringIO(), auth=True, demo=True)
+    text = announced(io.StringIO(), config(auth=True), demo=True)
     assert '-H "Authorization: Bearer $TOKEN"' in text
     assert '"Authorization": "Bearer <token>"' in text
 
@@ -429,3 +458,56 @@ def test_unix_socket_gets_a_curl_line_through_it_and_no_client_configuration() -
     text = announced(io.StringIO(), listening="unix:/run/a b.sock", demo=True)
     assert "--unix-socket '/run/a b.sock'" in text
     assert "mcpServers" not in text
+
+
+# -- of a server at a URL, and of old clients
+
+SECRET = "s3cr3t-value"
+REMOTE = Remote(url=f"https://mcp.example.com:8443/{SECRET}?key={SECRET}", headers=(("X-Key", SECRET),))
+
+
+@pytest.mark.spec("SP-11")
+@pytest.mark.parametrize("log_format", LogFormat)
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_start_tells_the_origin_of_a_remote_server_and_nothing_else_of_it(
+    log_format: LogFormat, stream: type[io.StringIO]
+) -> None:
+    served = config(upstream=REMOTE, log=Log(format=log_format))
+    over_stdio = stream()
+    announce_stdio(over_stdio, served)
+    for text in (announced(stream(), served), over_stdio.getvalue()):
+        assert "https://mcp.example.com:8443" in text
+        assert SECRET not in text
+
+
+def test_start_tells_how_sessions_meet_those_of_a_remote_server() -> None:
+    text = announced(io.StringIO(), config(upstream=REMOTE))
+    assert (
+        f": {URL}, one session there for each session here, no token: https://mcp.example.com:8443\n" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("upstream", "told"),
+    [
+        (Remote(url="http://localhost/mcp", socket=Path("/run/mcp.sock")), "unix:/run/mcp.sock"),
+        (Remote(url="http://me:secret@a/mcp"), "http://a"),
+        (Command(argv=("srv", "--token", "secret")), "srv --token ***"),
+    ],
+)
+def test_server_is_spelled_without_its_secrets(upstream: Command | Remote, told: str) -> None:
+    assert spell_server(upstream) == told
+
+
+def test_start_tells_the_address_for_old_clients() -> None:
+    served = config(legacy_sse=True)
+    assert f": {URL} and http://127.0.0.1:8080/sse, " in announced(io.StringIO(), served)
+    assert "HTTP+SSE http://127.0.0.1:8080/sse\n" in click.unstyle(announced(Terminal(), served))
+    record = json.loads(announced(io.StringIO(), replace(served, log=Log(format=LogFormat.JSON))))
+    assert (record["url"], record["sse_url"]) == (URL, "http://127.0.0.1:8080/sse")
+
+
+def test_start_over_stdio_is_one_line() -> None:
+    stream = io.StringIO()
+    announce_stdio(stream, config())
+    assert stream.getvalue() == f"mcp-bridge {bridge.__version__} serves its stdin and stdout: srv 'a b'\n"

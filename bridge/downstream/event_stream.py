@@ -31,7 +31,8 @@ class EventStream(StreamResponse):
     `push` and `finish` may be called from anywhere in the loop, also before `start`. `unsent` is
     the high mark in bytes of what was pushed and not yet taken by the network; `on_pressure` is
     told True when it is crossed and False when less than half of it is left, or the stream ended.
-    Without it nobody can be slowed down, and a stream that fills while it runs is cut off.
+    Without it nobody can be slowed down, and a stream that fills while it runs is cut off; the
+    largest event is not counted then, so that one alone always gets through, however large.
     """
 
     def __init__(self, *, unsent: int, on_pressure: Callable[[bool], None] | None = None) -> None:
@@ -39,6 +40,7 @@ class EventStream(StreamResponse):
         self.pending_bytes = 0
         self._pending: list[bytes] = []
         self._high, self._low = unsent, unsent // 2
+        self._largest = 0
         self._on_pressure = on_pressure
         self._chunks = False
         self._running = self._full = self._finishing = self._over = self._ended = False
@@ -88,8 +90,11 @@ class EventStream(StreamResponse):
         self._pending.append(data)
         self.pending_bytes += len(data)
         self._rouse()
-        if not self._full and self.unsent > self._high:
-            self._fill()
+        if self._on_pressure is None:
+            self._largest = max(self._largest, len(data))
+            self._cut_if_full()
+        elif not self._full and self.unsent > self._high:
+            self._press(True)
 
     def finish(self) -> None:
         """Let `run` end once everything pushed so far is sent."""
@@ -164,10 +169,8 @@ class EventStream(StreamResponse):
         if self._full and self.unsent < self._low:
             self._press(False)
 
-    def _fill(self) -> None:
-        if self._on_pressure is not None:
-            self._press(True)
-        elif self._running and self._transport is not None:
+    def _cut_if_full(self) -> None:
+        if self._running and self._transport is not None and self.unsent - self._largest > self._high:
             self._over = True
             self._transport.abort()
 

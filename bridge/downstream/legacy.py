@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import msgspec
 from aiohttp.web import BaseRequest, StreamResponse
 from msgspec import UNSET
 
@@ -35,13 +34,14 @@ from bridge.core.message import (
     params_of,
     result,
 )
-from bridge.core.replay import EventStore
-from bridge.core.session import Lifecycle, Step
+from bridge.core.replay import EventStore, StoredEvent
+from bridge.core.session import Lifecycle, Phase, Step
 from bridge.core.streams import Backlog, Streams, Unplaced
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready
-from bridge.downstream.reply import Reply, refused
+from bridge.downstream.party import deliver, said_in, unbatchable
+from bridge.downstream.reply import Reply, later, malformed, refused
 from bridge.era.revisions import Revision, revision
 from bridge.errors import ServerFault
 from bridge.link import Link
@@ -51,8 +51,6 @@ log = logging.getLogger("bridge.session")
 
 RETRY_MS = 1000
 """How long a client waits before it comes back to a stream that ended early."""
-_LISTENER = 0
-"""The stream number of the GET stream: one logical stream, whichever connection carries it."""
 _CAPABILITY = {
     "sampling/createMessage": "sampling",
     "elicitation/create": "elicitation",
@@ -60,16 +58,10 @@ _CAPABILITY = {
 }
 
 
-class _Initialize(msgspec.Struct):
-    version: str = msgspec.field(name="protocolVersion", default="")
-    capabilities: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-
-
-def _said(text: msgspec.Raw | msgspec.UnsetType) -> _Initialize:
-    try:
-        return _Initialize() if text is UNSET else msgspec.json.decode(text, type=_Initialize)
-    except msgspec.DecodeError:
-        return _Initialize()
+def gone(asked: Id | None) -> Ready:
+    """The refusal that tells a client to initialize anew."""
+    text = "Session not found: it ended or never was; initialize a new one"
+    return refused(local_error(asked, text, "session_not_found", INVALID_REQUEST).raw, 404)
 
 
 class Listener:
@@ -113,6 +105,9 @@ class LegacySession:
             size=config.limits.stored_bytes,
             age=config.limits.stored_seconds,
         )
+        self._listening = self._store.stream()
+        """The number of the GET stream: one logical stream, whichever connection carries it."""
+        self._slow = link.pressure if self._alone else None
         link.join(self)
 
     # What the endpoint calls
@@ -120,15 +115,17 @@ class LegacySession:
     async def post(self, request: BaseRequest, accepted: Accepted, body: Message | Batch) -> StreamResponse:
         """Take one POST of the session and answer it."""
         await self._link.writable()
+        if self.lifecycle.phase is Phase.CLOSED:
+            return gone(body.id if isinstance(body, Request) else None)
         self._last = self._loop.time()
         if isinstance(body, Batch):
             return await self._post_batch(request, accepted, body)
         refusal = self.lifecycle.take(body)
         if refusal is not None:
-            return refused(error(refusal.id, refusal.code, refusal.message).raw, 400)
+            return malformed(refusal)
         if isinstance(body, Request):
             return await self._post_request(request, accepted, body)
-        self._deliver(body)
+        deliver(self._link, self, body)
         return Ready(202)
 
     async def _post_request(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
@@ -140,18 +137,18 @@ class LegacySession:
             reply.head(b"Mcp-Session-Id: %b\r\n" % self.id.encode())
         refusal = self._link.ask(self, asked, reply)
         if isinstance(refusal, Malformed):
-            return refused(error(refusal.id, refusal.code, refusal.message).raw, 400)
+            return malformed(refusal)
         return await self._respond(request, reply)
 
     def _too_many(self, asked: Id | None) -> Ready:
         text = f"Too many requests in flight in this session; the most are {self._limits.in_flight}"
-        return refused(local_error(asked, text, "in_flight").raw, 429, b"Retry-After: 1\r\n")
+        return later(asked, text, "in_flight", status=429)
 
     async def _post_batch(self, request: BaseRequest, accepted: Accepted, batch: Batch) -> StreamResponse:
         """A batch (2025-03-26 only): its members go on one by one, their answers come back together."""
-        why = self._unbatchable(batch)
+        why = unbatchable(batch, self.revision)
         if why is not None:
-            return refused(error(None, INVALID_REQUEST, f"Invalid Request: {why}").raw, 400)
+            return malformed(Malformed(INVALID_REQUEST, f"Invalid Request: {why}"))
         asked = [member for member in batch.members if isinstance(member, Request | Malformed)]
         if len(self.party.exchanges) + len(asked) > self._limits.in_flight:
             return self._too_many(None)
@@ -164,66 +161,53 @@ class LegacySession:
 
     def _take_member(self, member: Message, reply: Reply) -> Malformed | None:
         if not isinstance(member, Request):
-            self._deliver(member)
+            deliver(self._link, self, member)
             return None
         refusal = self._link.ask(self, member, reply)
         return refusal if isinstance(refusal, Malformed) else None
 
-    def _unbatchable(self, batch: Batch) -> str | None:
-        if self.revision is None or not self.revision.batches:
-            return "this revision has no batches"
-        if any(isinstance(member, Request) and member.method == "initialize" for member in batch.members):
-            return "initialize cannot be in a batch"
-        answers = [member for member in batch.members if isinstance(member, Response)]
-        return "a batch holds either requests or answers" if 0 < len(answers) < len(batch.members) else None
-
-    def _deliver(self, message: Message) -> None:
-        """Pass on what needs no answer."""
-        match message:
-            case Notification(method="notifications/cancelled"):
-                self._cancel(message)
-            case Notification():
-                self._link.tell(self, message)
-            case Response():
-                if not self._link.reply(self, message):
-                    log.debug("session %s answered what nobody asked", self.party.name)
-            case Request():
-                raise AssertionError("a request needs an answer")
-
-    def _cancel(self, note: Notification) -> None:
-        request_id = params_of(note).request_id
-        exchange = self.party.exchanges.get(request_id) if request_id is not UNSET else None
-        if exchange is None or exchange.method == "initialize":
-            return  # unknown, finished, or not to be cancelled
-        self._link.withdraw(exchange, note)
-        self.ended(exchange)
-
     async def listen(self, request: BaseRequest, last_event_id: str | None) -> StreamResponse:
         """Serve a GET: the session's own stream, or the rest of one that broke off."""
-        found = None if last_event_id is None else self._store.after(last_event_id, self._loop.time())
-        number, missed = found if found is not None else (_LISTENER, [])
-        stream = EventStream(unsent=self._limits.unsent, on_pressure=self._pressure)
+        cursor = None if last_event_id is None else self._cursor(last_event_id)
+        number, missed = cursor or (self._listening, [])
+        stream = EventStream(unsent=self._limits.unsent, on_pressure=self._slow)
         await stream.start(request)
+        if cursor is None and self.revision is not None and self.revision.priming:
+            stream.push(self._prime(number))
         for event in missed:
-            stream.push(sse.event(event.payload, event.id))
-        if number != _LISTENER:
-            return await self._resume(stream, number)
-        if last_event_id is None and self.revision is not None and self.revision.priming:
-            stream.push(sse.priming(self._store.mark(_LISTENER), RETRY_MS))
-        return await self._attend(stream)
+            stream.push(sse.event(event.payload, self._named(event.id)))
+        await (self._attend(stream) if number == self._listening else self._resume(stream, number))
+        return stream
 
-    async def _resume(self, stream: EventStream, number: int) -> StreamResponse:
+    def _cursor(self, event_id: str) -> tuple[int, list[StoredEvent]] | None:
+        """The stream that one of our event ids names, and what was missed of it."""
+        session, _, own = event_id.rpartition(".")
+        return self._store.after(own, self._loop.time()) if session == self.party.name else None
+
+    def _named(self, event_id: str) -> str:
+        """The id of an event on the wire; it names the session too, since every session counts alike."""
+        return f"{self.party.name}.{event_id}"
+
+    def _prime(self, number: int) -> bytes:
+        return sse.priming(self._named(self._store.mark(number)), RETRY_MS)
+
+    async def _resume(self, stream: EventStream, number: int) -> None:
+        """Go on with the stream of a POST whose connection broke."""
         reply = self._numbered.get(number)
         if reply is None:
             stream.finish()
-        else:
-            reply.attach(stream)
-        if not await stream.run(self._timing.keepalive, self._timing.stalled) and reply is not None:
-            reply.left()
-        return stream
+            await stream.run(self._timing.keepalive, self._timing.stalled)
+            return
+        reply.attach(stream)
+        self._enter(reply)
+        try:
+            await reply.attend(stream, self._timing)
+        finally:
+            self._review(reply)
 
-    async def _attend(self, stream: EventStream) -> StreamResponse:
-        listener = Listener(stream, self._encoder(_LISTENER))
+    async def _attend(self, stream: EventStream) -> None:
+        """Be the session's GET stream, in place of an earlier one."""
+        listener = Listener(stream, self._encoder(self._listening))
         previous, self._streams.listener = self._streams.listener, listener
         if isinstance(previous, Listener):
             previous.end()
@@ -235,13 +219,12 @@ class LegacySession:
             if self._streams.listener is listener:
                 self._streams.listener = None
             self._last = self._loop.time()
-        return stream
 
     # Session protocol of the relay
 
     def idle_since(self) -> float | None:
-        listening = self._streams.listener is not None
-        return None if listening or self.party.exchanges or self._streams.posts else self._last
+        busy = self._streams.listener is not None or self.party.exchanges
+        return None if busy else self._last
 
     def close(self, why: str) -> None:
         if self._relay.sessions.pop(self.id, None) is None:
@@ -264,11 +247,18 @@ class LegacySession:
         if exchange.method == "initialize":
             self._opened(exchange, response)
         self._settle(exchange, response)
+        if self.lifecycle.phase is not Phase.CLOSED:
+            return
+        if self._link.fault is None:
+            self.close("The server refused to initialize")
+        else:
+            self.lost(self._link.fault)
 
     def _settle(self, exchange: Exchange, response: Response) -> None:
         reply = exchange.via
         assert isinstance(reply, Reply)
         reply.answer(line_safe(response.raw))
+        self._review(reply)
         self._last = self._loop.time()
 
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
@@ -285,6 +275,7 @@ class LegacySession:
     def ended(self, exchange: Exchange) -> None:
         if isinstance(exchange.via, Reply):
             exchange.via.abandon()
+            self._review(exchange.via)
         self._last = self._loop.time()
 
     def lost(self, fault: ServerFault) -> None:
@@ -296,19 +287,17 @@ class LegacySession:
 
     def _offered(self, asked: Request) -> None:
         """Note what the client can do; what it offers is between it and the server."""
-        self.party.capabilities = frozenset(_said(asked.params).capabilities)
+        self.party.capabilities = frozenset(said_in(asked.params).capabilities)
 
     def _opened(self, exchange: Exchange, response: Response) -> None:
         if response.result is UNSET:
             self.lifecycle.move(Step.REJECTED)
             if isinstance(exchange.via, Reply):
                 exchange.via.head(b"")
-            if self._link.fault is None:
-                self._loop.call_soon(self.close, "The server refused to initialize")
             return
         self.lifecycle.move(Step.ACCEPTED)
         self._initialized = True
-        said = _said(response.result)
+        said = said_in(response.result)
         self.revision = revision(said.version)
         self._relay.succeeded(response.result)
         log.info("session %s opened, revision %s", self.party.name, said.version)
@@ -319,7 +308,7 @@ class LegacySession:
         store, time = self._store, self._loop.time
 
         def encode(payload: bytes) -> bytes:
-            return sse.event(payload, store.append(number, payload, time()))
+            return sse.event(payload, self._named(store.append(number, payload, time())))
 
         return encode
 
@@ -329,38 +318,42 @@ class LegacySession:
 
         def opening() -> bytes:
             self._numbered[number] = reply
-            return sse.priming(self._store.mark(number), RETRY_MS) if priming else b""
+            return self._prime(number) if priming else b""
 
         reply = Reply(accepted, self._encoder(number), opening=opening, expected=expected, resumable=True)
-        self._streams.posts[reply] = None
-        if len(self._backlog):
-            for waiting in self._backlog.questions():
-                self._place(waiting)
+        reply.number = number
         return reply
 
     async def _respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
+        """To leave is not to cancel (TF-05): the call runs on, whatever ends this."""
+        self._enter(reply)
         try:
             return await reply.respond(
                 request,
                 commits=self._commits,
                 limits=self._limits,
                 timing=self._timing,
-                pressure=self._pressure,
+                pressure=self._slow,
             )
-        except asyncio.CancelledError:
-            reply.left()  # to leave is not to cancel (TF-05): the call runs on
-            raise
         finally:
-            self._drop(reply)
+            self._review(reply)
 
-    def _drop(self, reply: Reply) -> None:
-        """The POST's connection is over; its stream lives on if it can be resumed."""
-        if reply.finished or not reply.carries:
+    def _enter(self, reply: Reply) -> None:
+        """Count it among the open streams; what the server asked goes out, if it waited for one."""
+        if not reply.live:
+            return
+        self._streams.posts[reply] = None
+        if len(self._backlog):
+            for event in self._backlog.questions():
+                self._place_question(event)
+
+    def _review(self, reply: Reply) -> None:
+        """Let go of what is over: its place among the open streams, and once it is whole its number."""
+        if not reply.live:
             self._streams.posts.pop(reply, None)
-
-    def _pressure(self, full: bool) -> None:
-        if self._alone:
-            self._link.pressure(full)
+        if reply.finished:
+            self._numbered.pop(reply.number, None)
+            self._store.forget(reply.number)
 
     def _flush(self) -> None:
         """A listener came: everything that waited goes out."""
@@ -379,15 +372,16 @@ class LegacySession:
 
     def _place_question(self, event: Questioned) -> None:
         question = event.question
+        if _CAPABILITY.get(question.method, "") not in {"", *self.party.capabilities}:
+            self._link.refuse(question, "The client did not declare this capability")
+            return
         own = question.exchange.via if question.exchange is not None else None
-        outlet = own if isinstance(own, Reply) and own.carries else self._streams.for_question()
+        outlet = own if isinstance(own, Reply) and own.live else self._streams.for_question()
         if isinstance(outlet, Reply | Listener):
             self._waits.remove(event)
             outlet.push(line_safe(event.request.raw))
         elif question.method == "ping":
             self._link.reply(self, result(question.party_id, b"{}"))
-        elif _CAPABILITY.get(question.method, "") not in {"", *self.party.capabilities}:
-            self._link.refuse(question, "The client did not declare this capability")
         else:
             self._waits.add(event)
             self._keep(event)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 
+import anyio
 import msgspec
 from aiohttp.web import BaseRequest, StreamResponse
 from msgspec import UNSET
@@ -22,23 +22,21 @@ from bridge.core.headers import Accepted, Claims, Refusal, check, status_of
 from bridge.core.message import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    Malformed,
     Notification,
     Request,
     Response,
-    error,
     line_safe,
     local_error,
 )
 from bridge.core.splice import has_equal_keys, members, quote
 from bridge.deadlines import Deadlines
 from bridge.downstream.http import Ready
-from bridge.downstream.reply import Reply, refused
+from bridge.downstream.reply import Reply, declined, later, malformed, refused
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED
 from bridge.errors import ServerFault
 from bridge.link import Caller, Link
 from bridge.relay import Relay
-
-log = logging.getLogger("bridge.modern")
 
 _ENVELOPE = quote(
     {
@@ -58,7 +56,6 @@ class ModernCall:
 
     def __init__(self, link: Link, reply: Reply) -> None:
         self.party = Party("modern")
-        self._link = link
         self._reply = reply
         link.join(self)
 
@@ -70,10 +67,7 @@ class ModernCall:
             self._reply.push(line_safe(note.raw))
 
     def questioned(self, question: Question, request: Request) -> None:
-        log.warning(
-            "%s: dropped its request %s; a modern server may not ask", self._link.label, request.method
-        )
-        self._link.ignore(question)
+        """Never: the link drops a modern server's requests."""
 
     def ended(self, exchange: Exchange) -> None:
         self._reply.abandon()
@@ -109,10 +103,10 @@ class ModernEndpoint:
         link = await self._relay.modern()
         foreign = await self._check_params(link, request, claims)
         if foreign is not None:
-            return _refuse(asked, foreign)
+            return declined(asked.id, foreign)
         if link.in_flight >= self._limits.in_flight:
             text = f"Too many requests in flight; the most are {self._limits.in_flight}"
-            return refused(local_error(asked.id, text, "in_flight").raw, 429, b"Retry-After: 1\r\n")
+            return later(asked.id, text, "in_flight", status=429)
         await link.writable()
         return await self._call(link, request, accepted, asked, claims)
 
@@ -122,8 +116,6 @@ class ModernEndpoint:
         reply = Reply(accepted, sse.event)
         call = ModernCall(link, reply)
         link.ask(call, asked, reply, wants_log=claims.log_level is not None)
-        if asked.method == LISTEN:
-            reply.commit()
         try:
             return await reply.respond(
                 request, commits=self._commits, limits=self._limits, timing=self._timing, pressure=None
@@ -135,23 +127,33 @@ class ModernEndpoint:
         """Hold `Mcp-Param-*` headers against a tool's arguments; the tool's schema says which."""
         if claims.method != "tools/call" or claims.name is None:
             return None
-        annotations = (await self._tools(link)).tool(claims.name)
-        if annotations is None:
-            return None
-        return params.check(annotations, claims.arguments, request.headers.items())
+        index = self._index_of(link)
+        known = index.complete
+        await self._learn(link, index)
+        refusal = _check(index, claims, request)
+        if refusal is None or not known:
+            return refusal
+        index.forget()  # what was known may be out of date
+        await self._learn(link, index)
+        return _check(index, claims, request)
 
-    async def _tools(self, link: Link) -> params.ToolIndex:
-        """The tools of this link's server, walked once; a new process may have others."""
+    def _index_of(self, link: Link) -> params.ToolIndex:
+        """What is known of this link's tools; a new process may have others."""
         if self._index is None or self._index[0] is not link:
             self._index = (link, params.ToolIndex())
-        index = self._index[1]
-        if not index.complete:
-            async with self._walk:
-                await _learn(link, index)
-        return index
+        return self._index[1]
+
+    async def _learn(self, link: Link, index: params.ToolIndex) -> None:
+        """Look at all tools, once for all who wait; a server that does not list them has none."""
+        if index.complete:
+            return
+        async with self._walk:
+            with anyio.move_on_after(self._timing.start):
+                await _walk(link, index)
+            index.settle()
 
 
-async def _learn(link: Link, index: params.ToolIndex) -> None:
+async def _walk(link: Link, index: params.ToolIndex) -> None:
     caller = Caller(link)
     try:
         while not index.complete:
@@ -159,11 +161,17 @@ async def _learn(link: Link, index: params.ToolIndex) -> None:
             page = b"" if cursor is None else b'"cursor":%b,' % quote(cursor)
             response = await caller.call("tools/list", b'{%b"_meta":%b}' % (page, _ENVELOPE))
             if response.result is UNSET:
-                index.settle()
-            else:
-                index.learn(response.result, cursor)
+                return
+            index.learn(response.result, cursor)
     finally:
         link.leave(caller)
+
+
+def _check(index: params.ToolIndex, claims: Claims, request: BaseRequest) -> Refusal | None:
+    annotations = None if claims.name is None else index.tool(claims.name)
+    if annotations is None:
+        return None
+    return params.check(annotations, claims.arguments, request.headers.items())
 
 
 def _status(response: Response) -> int:
@@ -174,18 +182,13 @@ def _status(response: Response) -> int:
     return 200
 
 
-def _refuse(asked: Request, refusal: Refusal) -> Ready:
-    """The refusal as an answer to this request."""
-    return refused(error(asked.id, refusal.code, refusal.message, refusal.data).raw, refusal.status)
-
-
 def _ladder(request: BaseRequest, asked: Request, claims: Claims) -> Ready | None:
     """Everything that can be said against a modern request before its server is asked."""
     if asked.params is not UNSET and _has_equal_keys(asked):
         why = "Invalid Request: a member of params stands twice"
-        return refused(error(asked.id, INVALID_REQUEST, why).raw, 400)
+        return malformed(Malformed(INVALID_REQUEST, why, asked.id))
     found = check(lambda name: request.headers.getall(name, ()), claims)
-    return None if found is None else _refuse(asked, found)
+    return None if found is None else declined(asked.id, found)
 
 
 def _has_equal_keys(asked: Request) -> bool:

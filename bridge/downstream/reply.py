@@ -14,7 +14,8 @@ from typing import Final
 from aiohttp.web import BaseRequest, StreamResponse
 
 from bridge.config import Limits, Timing
-from bridge.core.headers import Accepted
+from bridge.core.headers import Accepted, Refusal
+from bridge.core.message import Id, Malformed, error, local_error
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready
@@ -43,6 +44,7 @@ class Reply:
         "accepted",
         "encode",
         "finished",
+        "number",
         "resumable",
         "streaming",
     )
@@ -59,6 +61,8 @@ class Reply:
         self.accepted = accepted
         self.encode = encode
         self.resumable = resumable
+        self.number = 0
+        """Of its stream, where streams are numbered."""
         self.streaming = False
         self.finished = False
         self._opening = opening
@@ -75,11 +79,14 @@ class Reply:
         self._stream: EventStream | None = None
 
     @property
+    def live(self) -> bool:
+        """Whether an event pushed now would reach a client that is there."""
+        return self.accepted.sse and not (self.finished or self._gone)
+
+    @property
     def carries(self) -> bool:
-        """Whether it can take an event that is not the answer."""
-        if self.finished or not self.accepted.sse:
-            return False
-        return not self._gone or (self.resumable and self.streaming)
+        """Whether it can take an event that is not the answer, be it only to keep it for a resumption."""
+        return self.live or (self.resumable and self.streaming and not self.finished)
 
     def head(self, lines: bytes) -> None:
         """Header lines for the answer, while it is not committed."""
@@ -96,31 +103,21 @@ class Reply:
         """An answer; with the last one expected the reply is finished."""
         if self.finished:
             return
-        self._expected -= 1
         if self.streaming or not self.accepted.json:
-            if self.carries:
-                self._write(payload)
+            self.push(payload)
         else:
             self._answers.append(payload)
             self._status = status
-        if self._expected <= 0:
-            self._finish()
+        self._count()
 
     def abandon(self) -> None:
         """One answer fewer will come, for the request was cancelled."""
-        self._expected -= 1
-        if self._expected <= 0 and not self.finished:
-            self._finish()
+        self._count()
 
     def commit(self) -> None:
         """Become a stream now, so that a long wait can be kept alive."""
         if not self.streaming and not self.finished and self.accepted.sse:
             self._begin()
-
-    def left(self) -> None:
-        """The client is gone."""
-        self._gone = True
-        self._stream = None
 
     def attach(self, stream: EventStream) -> None:
         """Let `stream` carry what comes from now on; one that did so before is ended."""
@@ -151,7 +148,10 @@ class Reply:
         elif not self._gone:
             self._events.append(event)
 
-    def _finish(self) -> None:
+    def _count(self) -> None:
+        self._expected -= 1
+        if self._expected > 0 or self.finished:
+            return
         self.finished = True
         if self._stream is not None:
             self._stream.finish()
@@ -161,7 +161,7 @@ class Reply:
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
 
-    # From the handler of the POST
+    # From the handler of a POST, or of the GET that resumes its stream
 
     async def respond(
         self,
@@ -176,24 +176,39 @@ class Reply:
 
         `pressure` slows the server down; without it a stream that is too full is cut.
         """
-        if not (self.finished or self.streaming):
-            self._first = asyncio.get_running_loop().create_future()
-            commits.add(self)
-            try:
-                await self._first
-            finally:
-                commits.remove(self)
-        if not self.streaming and (self._answers or not self.accepted.sse):
-            return self._json()
-        stream = EventStream(unsent=limits.unsent, on_pressure=pressure)
-        await stream.start(request, self._lines)
-        for event in self._events:
-            stream.push(event)
-        self._events.clear()
-        self.attach(stream)
-        if not await stream.run(timing.keepalive, timing.stalled) and self._stream is stream:
-            self.left()
+        try:
+            await self._decided(commits)
+            if not self.streaming and (self._answers or not self.accepted.sse):
+                return self._json()
+            stream = EventStream(unsent=limits.unsent, on_pressure=pressure)
+            await stream.start(request, self._lines)
+            for event in self._events:
+                stream.push(event)
+            self.attach(stream)
+            await self.attend(stream, timing)
+        finally:
+            self._events.clear()
+            self._gone = self._stream is None  # unless a GET has taken the stream over
         return stream
+
+    async def attend(self, stream: EventStream, timing: Timing) -> None:
+        """Keep an attached stream going until all is said, its client leaves, or another takes over."""
+        try:
+            await stream.run(timing.keepalive, timing.stalled)
+        finally:
+            if self._stream is stream:
+                self._stream = None
+                self._gone = True
+
+    async def _decided(self, commits: Deadlines[Reply]) -> None:
+        if self.finished or self.streaming:
+            return
+        self._first = asyncio.get_running_loop().create_future()
+        commits.add(self)
+        try:
+            await self._first
+        finally:
+            commits.remove(self)
 
     def _json(self) -> Ready:
         if not self._answers:
@@ -206,3 +221,17 @@ class Reply:
 def refused(payload: bytes, status: int, lines: bytes = b"") -> Ready:
     """A JSON-RPC error as a whole answer."""
     return Ready(status, _JSON + lines, (payload,))
+
+
+def malformed(fault: Malformed) -> Ready:
+    return refused(error(fault.id, fault.code, fault.message).raw, 400)
+
+
+def declined(asked: Id | None, refusal: Refusal) -> Ready:
+    """The refusal as an answer to this request."""
+    return refused(error(asked, refusal.code, refusal.message, refusal.data).raw, refusal.status)
+
+
+def later(asked: Id | None, text: str, reason: str, *, status: int = 503, seconds: int = 1) -> Ready:
+    """What is too much now and may be tried again in a while."""
+    return refused(local_error(asked, text, reason).raw, status, b"Retry-After: %d\r\n" % seconds)

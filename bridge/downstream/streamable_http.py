@@ -8,7 +8,7 @@ let the client in.
 
 from __future__ import annotations
 
-import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -26,14 +26,13 @@ from bridge.core.message import (
     Message,
     Notification,
     Request,
-    error,
     local_error,
     read,
 )
 from bridge.downstream.http import Ready, read_body
-from bridge.downstream.legacy import LegacySession
+from bridge.downstream.legacy import LegacySession, gone
 from bridge.downstream.modern import ModernEndpoint
-from bridge.downstream.reply import refused
+from bridge.downstream.reply import declined, later, malformed, refused
 from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
 from bridge.errors import CircuitOpen, ServerFault
 from bridge.link import answer_to_fault
@@ -44,7 +43,6 @@ VERSION: Final = istr("MCP-Protocol-Version")
 LAST_EVENT_ID: Final = istr("Last-Event-ID")
 
 _ENVELOPE_MARK: Final = b"io.modelcontextprotocol/"
-_RETRY: Final = b"Retry-After: 1\r\n"
 _ALLOW: Final = b"Allow: GET, POST, DELETE\r\n"
 _ALLOW_MODERN: Final = b"Allow: POST\r\n"
 _FULL: Final = "The most sessions are open; try again later"
@@ -83,15 +81,15 @@ class StreamableHttp:
             return body
         message = read(body, depth=self._config.limits.depth)
         if isinstance(message, Malformed):
-            return refused(error(message.id, message.code, message.message).raw, 400)
+            return malformed(message)
         return await self._dispatch(request, accepted, message, body)
 
     async def _dispatch(
         self, request: BaseRequest, accepted: Accepted, message: Message | Batch, body: bytes
     ) -> StreamResponse:
-        if self._relay.draining and isinstance(message, Request | Batch):
+        if self._relay.draining and _asks(message):
             asked = message.id if isinstance(message, Request) else None
-            return _busy(asked, "The bridge is shutting down", "draining", _RETRY)
+            return later(asked, "The bridge is shutting down", "draining")
         said = None
         if isinstance(message, Request) and _ENVELOPE_MARK in body:
             said = claims(message.method, message.params)
@@ -116,7 +114,7 @@ class StreamableHttp:
             return Ready(202)  # acknowledged and dropped: nothing in core travels this way (HM-21)
         if not isinstance(message, Request):
             text = "Invalid Request: the body must be one request or notification"
-            return refused(error(None, INVALID_REQUEST, text).raw, 400)
+            return malformed(Malformed(INVALID_REQUEST, text))
         try:
             said = said or claims(message.method, message.params)
             return await self._modern.post(request, accepted, message, said)
@@ -138,7 +136,7 @@ class StreamableHttp:
     async def _initialize(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
         """Open a session, whatever session the request names: a client that initializes wants a new one."""
         if len(self._relay.sessions) + self._opening >= self._config.limits.sessions:
-            return _busy(asked.id, _FULL, "sessions", b"Retry-After: 10\r\n")
+            return later(asked.id, _FULL, "sessions", seconds=10)
         self._opening += 1
         try:
             link = await self._relay.legacy()
@@ -148,11 +146,14 @@ class StreamableHttp:
         finally:
             self._opening -= 1
         self._relay.sessions[session.id] = session
+        known = False
         try:
-            return await session.post(request, accepted, asked)
-        except (asyncio.CancelledError, ConnectionError):
-            session.close("The client left before it knew its session")
-            raise
+            answer = await session.post(request, accepted, asked)
+            known = session.lifecycle.open
+            return answer
+        finally:
+            if not known:
+                session.close("The client left before it knew its session")
 
     def _session(self, request: BaseRequest, asked: Id | None = None) -> LegacySession | Ready:
         """The session that the request names, or the refusal."""
@@ -163,13 +164,10 @@ class StreamableHttp:
             return refused(local_error(asked, text, "no_session", INVALID_REQUEST).raw, 400)
         session = self._relay.sessions.get(named[0])
         if not isinstance(session, LegacySession):
-            text = "Session not found: it ended or never was; initialize a new one"
-            return refused(local_error(asked, text, "session_not_found", INVALID_REQUEST).raw, 404)
+            return gone(asked)
         negotiated = session.revision.name if session.revision is not None else None
         refusal = legacy_version(headers.get(VERSION), negotiated)
-        if refusal is not None:
-            return refused(error(asked, refusal.code, refusal.message, refusal.data).raw, refusal.status)
-        return session
+        return session if refusal is None else declined(asked, refusal)
 
     async def _get(self, request: BaseRequest) -> StreamResponse:
         if _is_modern(request):
@@ -191,6 +189,11 @@ class StreamableHttp:
         return Ready(200)
 
 
+def _asks(message: Message | Batch) -> bool:
+    members = message.members if isinstance(message, Batch) else (message,)
+    return any(isinstance(member, Request) for member in members)
+
+
 def _is_modern(request: BaseRequest) -> bool:
     return request.headers.get(VERSION) in MODERN_VERSIONS
 
@@ -199,13 +202,8 @@ def _refusal(status: int, text: str, reason: str, lines: bytes = b"") -> Ready:
     return refused(local_error(None, text, reason, INVALID_REQUEST).raw, status, lines)
 
 
-def _busy(asked: Id | None, text: str, reason: str, lines: bytes) -> Ready:
-    return refused(local_error(asked, text, reason).raw, 503, lines)
-
-
 def _unavailable(asked: Id, fault: ServerFault) -> Ready:
     """No server can be had: the caller's request gets that as its answer."""
-    payload = answer_to_fault(asked, fault).raw
     if isinstance(fault, CircuitOpen):
-        return refused(payload, 503, b"Retry-After: %d\r\n" % max(1, round(fault.retry_after)))
-    return refused(payload, 200)
+        return later(asked, str(fault), fault.reason, seconds=max(1, math.ceil(fault.retry_after)))
+    return refused(answer_to_fault(asked, fault).raw, 200)
