@@ -24,7 +24,6 @@ from bridge.downstream.reply import refused
 from bridge.downstream.stdio import StdioPort
 from bridge.downstream.streamable_http import StreamableHttp
 from bridge.relay import Relay
-from bridge.upstream.base import Source
 from bridge.upstream.guard import Guard
 from bridge.upstream.pool import Pool
 from bridge.upstream.remote import RemoteSource
@@ -82,14 +81,12 @@ def _health(request: BaseRequest, status: int, body: Mapping[str, object]) -> Re
     return Ready(status, _JSON, (quote(body) + b"\n",))
 
 
-@asynccontextmanager
-async def sourced(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Source]:
-    """Where upstream sessions come from; on leaving, every server is gone."""
+def _source(config: Config, environ: Mapping[str, str], guard: Guard) -> Pool | RemoteSource:
+    """Where upstream sessions come from; to be entered, and on leaving every server is gone."""
     match config.upstream:
-        case Command():
-            guard = Guard()
-            pool = Pool(
-                config.upstream,
+        case Command() as command:
+            return Pool(
+                command,
                 environ,
                 limits=config.limits,
                 timing=config.timing,
@@ -97,14 +94,8 @@ async def sourced(config: Config, environ: Mapping[str, str]) -> AsyncIterator[S
                 guard=guard,
                 restarts=Restarts(RestartPolicy()),
             )
-            try:
-                async with pool:
-                    yield pool
-            finally:
-                await guard.close()
-        case Remote():
-            async with RemoteSource(config.upstream, config.limits, config.timing) as remote:
-                yield remote
+        case Remote() as remote:
+            return RemoteSource(remote, config.limits, config.timing)
 
 
 @asynccontextmanager
@@ -113,17 +104,17 @@ async def running(config: Config, environ: Mapping[str, str]) -> AsyncIterator[t
 
     Raises ListenFault and UsageFault before any server is started.
     """
-    async def handle(request: BaseRequest) -> StreamResponse:
-        return await site.handle(request)
-
-    served = await serve(config.listen, handle, stalled=config.timing.stalled)
+    guard = Guard()
+    source = _source(config, environ, guard)
+    relay = Relay(config, source)
+    served = await serve(config.listen, Site(config, relay).handle, stalled=config.timing.stalled)
     try:
-        async with sourced(config, environ) as source, Relay(config, source) as relay:
-            site = Site(config, relay)
+        async with source, relay:
             yield relay, served
             served.stop_accepting()
     finally:
         await served.close()
+        await guard.close()
 
 
 @asynccontextmanager
@@ -132,10 +123,15 @@ async def wrapping(
 ) -> AsyncIterator[StdioPort]:
     """One client on these two descriptors, and a server for it alone; on leaving, everything ended."""
     alone = replace(config, process=ProcessModel.SESSION, warm=0)
-    async with sourced(alone, environ) as source:
-        port = StdioPort(alone, source, reading, writing)
-        try:
-            yield port
-        finally:
-            with anyio.CancelScope(shield=True):
-                await port.close()
+    guard = Guard()
+    source = _source(alone, environ, guard)
+    try:
+        async with source:
+            port = StdioPort(alone, source, reading, writing)
+            try:
+                yield port
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await port.close()
+    finally:
+        await guard.close()

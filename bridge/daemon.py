@@ -39,6 +39,7 @@ _CHECK: Final = 1.0
 
 def run(config: Config, *, demo: bool = False) -> int:
     """Serve until told to stop; gives the exit status. Raises BridgeError for faults at start."""
+    _hold_places()
     # Before anything may print.
     own = _set_aside() if config.downstream is Downstream.STDIO else None
     stop_logging = telemetry.setup(config.log)
@@ -48,6 +49,16 @@ def run(config: Config, *, demo: bool = False) -> int:
     finally:
         stop_logging()
     return 0
+
+
+def _hold_places() -> None:
+    """A standard descriptor that we were started without would become some file's or socket's."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gives the lowest number that is free
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -90,23 +101,12 @@ def _set_aside() -> _Own:
 
     From now on what prints goes to stderr, and what reads finds the end.
     """
-    parent = os.getppid()
-    for number in (0, 1, 2):
-        _hold_place(number)
-    own = _Own(os.dup(0), os.dup(1), parent)
+    own = _Own(os.dup(0), os.dup(1), os.getppid())
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
     return own
-
-
-def _hold_place(number: int) -> None:
-    """A standard descriptor that we were started without would become a file's or socket's."""
-    try:
-        os.fstat(number)
-    except OSError:
-        os.open(os.devnull, os.O_RDWR)  # gives the lowest number that is free
 
 
 async def _wrap(config: Config, own: _Own) -> None:

@@ -237,7 +237,7 @@ class Link:
         log.warning(
             "%s: dropped its output: %s: %r", self.label, why, head[:120], extra={"label": self.label}
         )
-        owner = message_id if message_id is not None else _salvage(head, tail)
+        owner = message_id if message_id is not None else salvaged_id(head, tail)
         if owner is None or b'"method"' in head[:256]:
             return
         exchange = self._correlation.failed(owner)
@@ -317,14 +317,10 @@ class Link:
             port.lost(fault)
 
 
-def _salvage(head: bytes, tail: bytes) -> Id | None:
-    found = salvaged_id(head)
-    return salvaged_id(tail) if found is None else found
-
-
 def _closing(exchange: Exchange) -> Response:
-    own = b'"_meta":{%b:%b}' % (quote(SUBSCRIPTION), quote(exchange.id))
-    return result(exchange.id, b'{"resultType":"complete",%b}' % own)
+    """What ends a subscription that the bridge ends."""
+    meta = b'{%b:%b}' % (quote(SUBSCRIPTION), quote(exchange.id))
+    return result(exchange.id, b'{"resultType":"complete","_meta":%b}' % meta)
 
 
 def answer_to_fault(message_id: Id | None, fault: ServerFault) -> Response:

@@ -42,7 +42,8 @@ BRIDGE = """
 
     drain, server, *words = sys.argv[1:]
     upstream = Remote(url=server) if "://" in server else Command(argv=(server, *words), inherit_env=("*",))
-    sys.exit(daemon.run(Config(upstream=upstream, downstream=Downstream.STDIO, timing=Timing(drain=float(drain)))))
+    timing = Timing(drain=float(drain))
+    sys.exit(daemon.run(Config(upstream=upstream, downstream=Downstream.STDIO, timing=timing)))
 """
 STRAY = """
     import atexit, os
@@ -111,6 +112,14 @@ class Wrapper:
         """Call what never answers; a call after it shows that the server has it."""
         self.says(WAIT, call(2, "echo", text="x"))
         assert (await self.hears())["id"] == 2
+
+    async def drains(self) -> None:
+        """Tell it to stop, and wait until it has heard."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        async with asyncio.timeout(LIMIT):
+            while b"stopping" not in await self.process.stderr.readline():
+                pass
 
     async def ended(self) -> tuple[int, bytes, str]:
         """Once it has ended: its status, what else was on stdout, and its stderr. Nothing is left."""
@@ -265,7 +274,7 @@ async def test_signal_lets_a_call_end_that_can() -> None:
         await bridge.opens()
         bridge.says(call(1))
         await server.called.wait()
-        bridge.process.send_signal(signal.SIGTERM)
+        await bridge.drains()
         bridge.says(call(2))
         assert (await bridge.hears())["error"]["data"]["reason"] == "draining"
         server.release.set()
@@ -287,9 +296,7 @@ async def test_second_signal_ends_it_at_once() -> None:
     async with started(words(DEMO)) as bridge:
         await bridge.opens()
         await bridge.waits()
-        bridge.process.send_signal(signal.SIGTERM)
-        bridge.says(call(3))
-        assert (await bridge.hears())["error"]["data"]["reason"] == "draining"
+        await bridge.drains()
         bridge.process.send_signal(signal.SIGTERM)
         assert (await bridge.ended())[:2] == (128 + signal.SIGTERM, b"")
 

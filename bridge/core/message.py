@@ -121,7 +121,7 @@ class _Created(msgspec.Struct, gc=False):
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    jsonrpc: str
+    jsonrpc: str = ""
     id: Id | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
@@ -240,7 +240,9 @@ def _member(text: bytes) -> Message | Malformed:
 
 def _message(text: bytes, envelope: _Envelope) -> Message | Malformed:
     if envelope.jsonrpc != "2.0":
-        return _invalid('"jsonrpc" must be "2.0"')
+        # What looks like an answer is somebody's; anything else may be a log line with an "id".
+        answers = envelope.result is not UNSET or envelope.error is not UNSET
+        return _invalid('"jsonrpc" must be "2.0"', envelope.id if answers else None)
     if _has_room(text, envelope) and splice.has_equal_keys(text):
         return _invalid("a member stands twice", envelope.id)
     if envelope.method is UNSET:

@@ -6,12 +6,12 @@ everything the server says goes on the stream. `http.py` has already let the cli
 Specification: "HTTP with SSE" of 2024-11-05 (ES-1 to ES-7); deprecated since 2025-03-26, so it
 is served only when asked for, and who still uses it is counted.
 
-Answers never go into the body of a POST (ES-3), refusals included: a request that is too early, or
-one too many, is accepted with 202 and answered by an error on the stream, for clients take a
-refusal by status as the end of the connection (Python SDK 1.x stops writing). A status refuses
-only what no answer on the stream could be told apart for: what is no message, a notification
-before `initialize`, a batch that may not be sent, and a request whose id is in flight, since an
-error under that id would be taken for the answer of the first.
+Answers never go into the body of a POST (ES-3), refusals included: a request that is too early,
+too late or one too many is accepted with 202 and answered by an error on the stream, for a client
+may take a status for the end of everything (the Python SDK 1.x stops writing). A status refuses
+what has no answer of its own on the stream: what is no message, a notification before
+`initialize`, a batch that may not be sent, and a request whose id is in flight, since an error
+under that id would be taken for the answer of the first.
 
 The era is always legacy: an envelope of 2026-07-28 in `params._meta` has no meaning here and
 travels as it is, once the session is initialized.
@@ -69,6 +69,8 @@ MOST_NAMES: Final = 100
 """Client names counted one by one; who comes later is counted under OTHERS."""
 OTHERS: Final = "(others)"
 _LONGEST_NAME: Final = 64
+_IN_FLIGHT: Final = "Invalid Request: this id is in flight already"
+_DRAINING: Final = "The bridge is shutting down"
 
 
 class Usage:
@@ -359,10 +361,6 @@ def _identity(client: msgspec.Raw) -> Identity:
     with contextlib.suppress(msgspec.DecodeError):
         found = msgspec.json.decode(client, type=Identity)
     return Identity(found.name[:_LONGEST_NAME] or "(unnamed)", found.version[:_LONGEST_NAME])
-
-
-_IN_FLIGHT: Final = "Invalid Request: this id is in flight already"
-_DRAINING: Final = "The bridge is shutting down"
 
 
 def _accepted() -> Ready:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from .conftest import Bridge, Start, child, eventually
-from .raw import BOTH, JSON_ONLY, SSE_ONLY, Answer, Event, Exchange, opened
+from .raw import BOTH, JSON_ONLY, LIMIT, SSE_ONLY, Answer, Event, Exchange, opened
 from .session import Json, Modern, Session, call, connect, request, session
 
 SERVER = child("obeys_calls.py")
@@ -109,17 +109,18 @@ async def test_priming_events_go_to_the_revision_that_has_them_only(plain: Bridg
 
 async def block_of(stream: Exchange) -> Event:
     """The first event that is no comment."""
-    while True:
-        block = await stream.block()
-        assert block is not None
-        if block.comment is None:
-            return block
+    async with asyncio.timeout(LIMIT):
+        while (block := await stream.block()) is not None and block.comment is not None:
+            pass
+    assert block is not None
+    return block
 
 
 async def block_with_data(stream: Exchange) -> Event | None:
     """The next event that carries a message; None if the stream ends without."""
-    while (block := await stream.block()) is not None and not block.data:
-        pass
+    async with asyncio.timeout(LIMIT):
+        while (block := await stream.block()) is not None and not block.data:
+            pass
     return block
 
 
@@ -281,7 +282,7 @@ async def test_new_get_takes_the_place_of_the_old_one(plain: Bridge) -> None:
             assert await first.block() is None
             await peer.post(
                 call(1, "note", {"method": "notifications/message", "params": {"data": 1}}),
-                "application/json",
+                JSON_ONLY,
             )
             assert (await second.message())["params"] == {"data": 1}
 

@@ -250,10 +250,10 @@ class Remote(Wire):
 
     session: str | None = "session-1"
     version = "2025-11-25"
-    capabilities: Json = {}
 
     def __init__(self, on: Mapping[str, Handler] | None = None) -> None:
         super().__init__()
+        self.capabilities: Json = {}
         self.on: dict[str, Handler] = dict(on or {})
 
     async def handle(self, exchange: Exchange) -> None:
@@ -278,10 +278,7 @@ class Remote(Wire):
 
 
 class OldRemote(Remote):
-    """A server over HTTP+SSE: the stream at /sse, its endpoint at /messages, whatever is POSTed elsewhere 405.
-
-    `on["POST"]` replaces what a POST to the endpoint is answered with before its message is handled.
-    """
+    """A server over HTTP+SSE: GET any path for the stream; POST anywhere but to the endpoint is 405."""
 
     version = "2024-11-05"
     endpoint = "/messages?sid=1"

@@ -10,6 +10,7 @@ Steps, each an object with one member:
   hex      bytes to write as they are; $ID stands for itself in hex
   trickle  text to write byte by byte, so that each byte is a read of its own
   sized    [n, tail]: an answer whose line has n bytes, and in the same write the line `tail`
+  padded   [n, text]: the text as a line, with n letters in place of $PAD
   nested   [depth, open, close]: an answer nested so deep
   wait     a name: go on when a call of `open` has named it
   hear     JSON text: go on when a message with this id, or of this method, has come since
@@ -137,6 +138,9 @@ class Run:
         body = "abcdefg\u00e9" * (room // 9) + "z" * (room % 9)
         self.answered = True
         send(head + body + foot, value[1])
+
+    def do_padded(self, value: list[str]) -> None:
+        send(self.filled(value[1]).replace("$PAD", "x" * int(value[0])))
 
     def do_nested(self, value: list[str]) -> None:
         depth, opening, closing = int(value[0]), value[1], value[2]
