@@ -1,10 +1,10 @@
 """Runs every cell of the conformance bar that the bridge must hold, and prints one table.
 
-A cell is a server of one era behind the bridge, tried with the requirement set of one
-revision. Decides which cells there are and how many scenarios each must pass (so that a
-set which was read wrongly cannot pass by being short); a cell itself is one run of
-`run_conformance.py`, in a process of its own. Exit status: 0 every cell is complete, 1 one
-is not, 3 something could not be installed.
+A cell is a server of one era behind the bridge, or the suite's own servers behind the bridge
+as a wrapper, tried with the requirement set of one revision. Decides which cells there are
+and how many scenarios each must pass (so that a set which was read wrongly cannot pass by
+being short); a cell itself is one run of `run_conformance.py`, in a process of its own. Exit
+status: 0 every cell is complete, 1 one is not, 3 something could not be installed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ from run_conformance import COMPLETE, INCOMPLETE, NOT_INSTALLED
 
 RUNNER = Path(__file__).resolve().parent / "run_conformance.py"
 BRIDGE = (sys.executable, "-m", "bridge", "stdio-to-http", "--port", "{port}", "--cmd", "{cmd}")
+WRAPPER = shlex.join((sys.executable, "-m", "bridge", "http-to-stdio", "{url}"))
 TERMINATED_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`required` is the number of scenarios that must pass, all of them."""
+    """`required` is the number of scenarios that must pass, all of them.
+
+    `era` is that of the fixture; a cell without one is of the client side.
+    """
 
     name: str
-    era: str
+    era: str | None
     revision: str
     required: int
+    source: str = "stdio"
 
 
 CELLS = (
@@ -45,7 +50,17 @@ CELLS = (
     Cell("modern", "modern", "2026-07-28", 37),
     Cell("dual-legacy", "dual", "2025-11-25", 30),
     Cell("dual-modern", "dual", "2026-07-28", 37),
+    Cell("http-legacy", "legacy", "2025-11-25", 30, "http"),
+    Cell("http-modern", "modern", "2026-07-28", 37, "http"),
+    Cell("sse-legacy", "legacy", "2025-11-25", 30, "sse"),
+    Cell("wrap-legacy", None, "2025-11-25", 4),
+    Cell("wrap-modern", None, "2026-07-28", 7),
 )
+BY_SOURCE = {
+    "stdio": BRIDGE,
+    "http": (sys.executable, "-m", "bridge", "http-to-http", "--port", "{port}", "{source}"),
+    "sse": (sys.executable, "-m", "bridge", "sse-to-http", "--port", "{port}", "{source}"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +79,18 @@ class Row:
         return self.status == COMPLETE and self.passed == self.required == self.cell.required
 
 
-def command(cell: Cell, bridge: str, tally: Path, keep: Path | None) -> list[str]:
-    words = [sys.executable, str(RUNNER), "server", "--era", cell.era, "--requirements", cell.revision]
-    words += ["--bridge", bridge, "--json", str(tally)]
+def command(cell: Cell, bridge: str | None, tally: Path, keep: Path | None) -> list[str]:
+    words = [sys.executable, str(RUNNER)]
+    if cell.era is None:
+        words += ["client", "--wrapper", WRAPPER]
+    else:
+        ours = bridge or shlex.join(BY_SOURCE[cell.source])
+        words += ["server", "--era", cell.era, "--source", cell.source, "--bridge", ours]
+    words += ["--requirements", cell.revision, "--json", str(tally)]
     return [*words, "--keep", str(keep / cell.name)] if keep else words
 
 
-async def run_cell(cell: Cell, bridge: str, room: Path, keep: Path | None) -> Row:
+async def run_cell(cell: Cell, bridge: str | None, room: Path, keep: Path | None) -> Row:
     tally = room / f"{cell.name}.json"
     started = time.monotonic()
     process = await asyncio.create_subprocess_exec(
@@ -107,7 +127,7 @@ def counted(tally: Path) -> tuple[int, int]:
     return int(content["passed"]), int(content["required"])
 
 
-async def run_cells(cells: Sequence[Cell], bridge: str, jobs: int, keep: Path | None) -> list[Row]:
+async def run_cells(cells: Sequence[Cell], bridge: str | None, jobs: int, keep: Path | None) -> list[Row]:
     """In the order of `cells`, at most `jobs` at a time; SIGTERM and SIGINT end them all."""
     task = asyncio.current_task()
     assert task is not None
@@ -132,7 +152,8 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         cell = row.cell
         passed = f"{row.passed}/{cell.required}"
         end = "complete" if row.complete else "INCOMPLETE"
-        yield f"{cell.name:<12} {cell.era:<7} {cell.revision:<13} {passed:<8} {row.seconds:>4.0f} s  {end}"
+        what = f"{cell.name:<12} {cell.era or '-':<7} {cell.revision:<13}"
+        yield f"{what} {passed:<8} {row.seconds:>4.0f} s  {end}"
 
 
 def status(rows: Sequence[Row]) -> int:
@@ -149,9 +170,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--cell", choices=names, action="append", help="only this cell; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time (default: 1)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep all output, a folder for each cell")
-    parser.add_argument(
-        "--bridge", default=shlex.join(BRIDGE), help="command template (default: this checkout)"
-    )
+    parser.add_argument("--bridge", help="command template for the server side (default: this checkout)")
     parser.add_argument("--verbose", action="store_true", help="show the scenarios of complete cells too")
     return parser
 

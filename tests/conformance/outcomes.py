@@ -19,34 +19,36 @@ from pathlib import Path
 
 # Succeeds for any traffic; says nothing about a scenario's own matter.
 AMBIENT = frozenset({"wire-schema-valid"})
+# The host is meant to be told of an error there, so its giving up says nothing.
+ERROR_EXPECTED = frozenset({"http-invalid-tool-headers"})
 NO_RESULT = "nothing was observed: the scenario's subject was never reached, or the suite left no result"
 
 
 class UnknownSetError(Exception):
-    """The suite has no such requirement set, or the set names no server scenarios."""
+    """The suite has no such requirement set, or the set names no scenarios of this side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The server scenarios of one revision; the unscored ones are run but never counted."""
+    """One side's scenarios of one revision; the unscored ones are run but never counted."""
 
     required: tuple[str, ...]
     unscored: tuple[str, ...] = ()
 
 
-def read_requirements(package: Path, revision: str) -> Requirements:
-    """Raises UnknownSetError."""
+def read_requirements(package: Path, revision: str, side: str = "server") -> Requirements:
+    """What a server, or a client, must pass. Raises UnknownSetError."""
     source = package / "requirements" / f"{revision}.yaml"
     if not source.exists():
         known = ", ".join(sorted(file.stem for file in source.parent.glob("*.yaml")))
         raise UnknownSetError(f"no requirement set {revision}; there are: {known}")
-    wanted = parse_requirements(source.read_text())
+    wanted = parse_requirements(source.read_text(), side)
     if not wanted.required:
-        raise UnknownSetError(f"the requirement set {revision} lists no server scenarios")
+        raise UnknownSetError(f"the requirement set {revision} lists no {side} scenarios")
     return wanted
 
 
-def parse_requirements(source: str) -> Requirements:
+def parse_requirements(source: str, side: str = "server") -> Requirements:
     """The sets use so little of YAML that reading them line by line needs no parser for it."""
     section = ""
     required: list[str] = []
@@ -54,14 +56,14 @@ def parse_requirements(source: str) -> Requirements:
     for line in source.splitlines():
         if head := re.match(r"(\w+):\s*$", line):
             section = head[1]
-        elif section == "server" and (item := re.match(r"\s+- (\S+)\s*$", line)):
+        elif section == side and (item := re.match(r"\s+- (\S+)\s*$", line)):
             required.append(item[1])
         # The fixed depth keeps the folded text of a note, which is deeper, from passing for a key.
         elif section == "not_scored" and (pair := re.match(r"(?:  (- )|    )(\w+): (\S.*)$", line)):
             if pair[1]:
                 entries.append({})
             entries[-1][pair[2]] = pair[3].strip()
-    unscored = (entry["scenario"] for entry in entries if entry.get("leg") == "server")
+    unscored = (entry["scenario"] for entry in entries if entry.get("leg") == side)
     return Requirements(tuple(required), tuple(unscored))
 
 
@@ -86,10 +88,12 @@ class Outcome:
 
     scenario: str
     checks: tuple[Check, ...] = ()
+    complaints: tuple[str, ...] = ()
+    """What our own host said of a client scenario: it broke the protocol, or did not get its answers."""
 
     @property
     def verdict(self) -> Verdict:
-        if self.having("FAILURE"):
+        if self.having("FAILURE") or self.complaints:
             return Verdict.FAIL
         observed = any(check.id not in AMBIENT for check in self.having("SUCCESS"))
         return Verdict.PASS if observed else Verdict.VOID
@@ -105,14 +109,25 @@ class Outcome:
     def reasons(self) -> Iterator[str]:
         for check in self.having("FAILURE") + self.having("WARNING"):
             yield f"{check.status.lower()} {check.id}: {' '.join(check.words.split())[:300]}"
+        yield from self.complaints
         if self.verdict is Verdict.VOID:
             yield NO_RESULT
 
 
 def read_outcomes(results: Path) -> dict[str, Outcome]:
     """By scenario; a scenario that was run twice counts as it ended the last time."""
-    files = sorted(results.rglob("checks.json"))
-    return {(name := scenario_of(file.parent, results)): Outcome(name, read_checks(file)) for file in files}
+    found: dict[str, Outcome] = {}
+    for file in sorted(results.rglob("checks.json")):
+        name = scenario_of(file.parent, results)
+        found[name] = Outcome(name, read_checks(file), complaints_in(file.with_name("stderr.txt"), name))
+    return found
+
+
+def complaints_in(log: Path, scenario: str) -> tuple[str, ...]:
+    """What the host of a client scenario complained of, if that scenario had one."""
+    said = log.read_text(errors="replace").splitlines() if log.exists() else []
+    gave_up = () if scenario in ERROR_EXPECTED else ("host: gave up",)
+    return tuple(line for line in said if line.startswith(("host: VIOLATION", *gave_up)))
 
 
 def scenario_of(folder: Path, results: Path) -> str:

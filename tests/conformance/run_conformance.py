@@ -1,4 +1,4 @@
-"""Runs the server side of the MCP conformance suite against a bridge, and counts.
+"""Runs the MCP conformance suite against a bridge, and counts.
 
     run_conformance.py reference --requirements 2026-07-28
         the fixture served directly over HTTP; shows what the suite itself demands
@@ -7,6 +7,11 @@
         --bridge 'mcp-bridge stdio-to-http --port {port} --cmd {cmd}'
         the fixture over stdio behind a bridge that serves HTTP; with `--source sse`
         or `--source http` the fixture is a URL, `{source}`, and not a command
+
+    run_conformance.py client --requirements 2025-11-25 \\
+        --wrapper 'mcp-bridge http-to-stdio {url}'
+        the suite's own test servers behind a wrapper that serves stdio to our host (`host.py`);
+        the scenarios of authorization are left out, since the bridge does not authorize
 
 Decides which processes a run consists of and ends them all; what they found is judged in
 `outcomes.py`, what has to be installed comes from `installs.py`. Exit status: 0 every
@@ -34,6 +39,7 @@ import installs
 from outcomes import Requirements, Tally, UnknownSetError, read_outcomes, read_requirements, tally
 
 FIXTURE = Path(__file__).resolve().parent / "everything_server.py"
+HOST = Path(__file__).resolve().parent / "host.py"
 FIXTURE_PATHS = {"http": "/mcp", "sse": "/sse"}
 FIXTURE_START = 30.0
 
@@ -48,7 +54,8 @@ class NotListeningError(Exception):
 class Run:
     """One run. The fixture is served directly if there is neither `bridge` nor `url`.
 
-    `bridge` is a command template (see `filled`), `url` a bridge that runs already, `path`
+    `bridge` and `wrapper` (which makes it a run of the client side) are command templates (see
+    `filled`), `url` a bridge that runs already, `path`
     the path of the bridge's endpoint; `ready` (for the bridge to start) and `limit` (for one
     run of the suite) are seconds.
     """
@@ -57,6 +64,7 @@ class Run:
     era: str = "dual"
     source: str = "stdio"
     bridge: str | None = None
+    wrapper: str | None = None
     url: str | None = None
     path: str = "/mcp"
     ready: float = 30.0
@@ -72,6 +80,8 @@ def conduct(run: Run, room: Path) -> Tally:
     Raises InstallError and UnknownSetError.
     """
     suite = installs.suite()
+    if run.wrapper is not None:
+        return conduct_client(run, run.wrapper, suite, room)
     wanted = read_requirements(suite.package, run.revision)
     check_names(wanted, (*run.only, *run.excepting))
     results = room / "results"
@@ -83,6 +93,19 @@ def conduct(run: Run, room: Path) -> Tally:
                 )
     except NotListeningError as error:
         print(error, file=sys.stderr)
+    return tally(wanted, read_outcomes(results), only=run.only, excepting=run.excepting)
+
+
+def conduct_client(run: Run, wrapper: str, suite: installs.Suite, room: Path) -> Tally:
+    """Every client scenario but those of authorization, one after another."""
+    wanted = read_requirements(suite.package, run.revision, "client")
+    check_names(wanted, (*run.only, *run.excepting))
+    wanted = Requirements(tuple(name for name in wanted.required if not name.startswith("auth/")))
+    results, host = room / "results", shlex.join([sys.executable, str(HOST)])
+    for name in run.only or wanted.required:
+        words = ["--scenario", name, "--spec-version", run.revision, "--force"]
+        words += ["--command", host, "--timeout", "30000", "-o", str(results)]
+        run_suite([*suite.command, "client", *words], room, run.limit, {**os.environ, "MCP_WRAPPER": wrapper})
     return tally(wanted, read_outcomes(results), only=run.only, excepting=run.excepting)
 
 
@@ -99,12 +122,12 @@ def suite_calls(run: Run) -> list[list[str]]:
     return [["--scenario", name, "--spec-version", run.revision, "--force"] for name in run.only]
 
 
-def run_suite(command: Sequence[str], room: Path, limit: float) -> None:
+def run_suite(command: Sequence[str], room: Path, limit: float, env: Mapping[str, str] | None = None) -> None:
     """What the suite has left behind when its time is up still counts."""
     with (room / "suite.log").open("ab") as out:
         try:
             subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=limit, check=False
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=limit, check=False, env=env
             )
         except subprocess.TimeoutExpired:
             print(f"the suite was stopped after {limit:g} s", file=sys.stderr)
@@ -231,7 +254,8 @@ def arguments() -> argparse.ArgumentParser:
     sides = parser.add_subparsers(dest="side", required=True)
     reference = sides.add_parser("reference", help="the fixture served directly over HTTP")
     server = sides.add_parser("server", help="the fixture behind a bridge that serves HTTP")
-    for side in (reference, server):
+    client = sides.add_parser("client", help="the suite's servers behind a wrapper that serves stdio")
+    for side in (reference, server, client):
         side.add_argument(
             "--requirements", required=True, metavar="REVISION", help="2025-11-25 or 2026-07-28"
         )
@@ -245,7 +269,11 @@ def arguments() -> argparse.ArgumentParser:
         side.add_argument("--json", type=Path, metavar="FILE", help="write the tally there")
         side.add_argument("--keep", type=Path, metavar="DIR", help="keep all output in a new folder there")
         side.add_argument("--verbose", action="store_true", help="show the warnings of passed scenarios too")
-    reference.set_defaults(source=Run.source, bridge=None, url=None, path=Run.path, ready=Run.ready)
+    elsewhere = {"source": Run.source, "bridge": None, "url": None, "path": Run.path, "ready": Run.ready}
+    reference.set_defaults(**elsewhere, wrapper=None)
+    client.set_defaults(**elsewhere)
+    client.add_argument("--wrapper", required=True, help="command template: {url}")
+    server.set_defaults(wrapper=None)
     server.add_argument("--source", choices=("stdio", *FIXTURE_PATHS), default=Run.source)
     what = server.add_mutually_exclusive_group(required=True)
     what.add_argument("--bridge", help="command template: {port}, {host}, {cmd} or {args}, {source}")
@@ -261,6 +289,7 @@ def run_of(options: argparse.Namespace) -> Run:
         era=options.era,
         source=options.source,
         bridge=options.bridge,
+        wrapper=options.wrapper,
         url=options.url,
         path=options.path,
         ready=options.ready,

@@ -368,3 +368,33 @@ async def test_a_cell_whose_run_crashes_passed_nothing(
 
 def test_a_cell_that_could_not_install_is_told_apart() -> None:
     assert cells.status([row(LEGACY, 0, 0, NOT_INSTALLED)]) == NOT_INSTALLED
+
+
+# The client side
+
+
+def test_a_set_names_its_client_scenarios_too() -> None:
+    assert parse_requirements(SET, "client").required == ("tools_call",)
+    assert parse_requirements(SET, "client").unscored == ("auth/dpop",)
+
+
+@pytest.mark.parametrize("said", ["host: gave up: TimeoutError: no answer", "host: VIOLATION not JSON"])
+def test_a_client_scenario_fails_if_our_host_complains(tmp_path: Path, said: str) -> None:
+    result(tmp_path, "tools_call-2026-01-01T00-00-00-000Z", GOOD)
+    (tmp_path / "tools_call-2026-01-01T00-00-00-000Z" / "stderr.txt").write_text(f"host: <- x\n{said}\n")
+    outcome = read_outcomes(tmp_path)["tools_call"]
+    assert outcome.verdict is Verdict.FAIL
+    assert said in list(outcome.reasons())
+
+
+def test_giving_up_is_right_where_the_host_is_meant_to_be_told_of_an_error(tmp_path: Path) -> None:
+    folder = "http-invalid-tool-headers-2026-01-01T00-00-00-000Z"
+    result(tmp_path, folder, GOOD)
+    (tmp_path / folder / "stderr.txt").write_text("host: gave up: RpcError: -32602\n")
+    assert read_outcomes(tmp_path)["http-invalid-tool-headers"].verdict is Verdict.PASS
+
+
+def test_a_cell_of_the_client_side_runs_the_wrapper(tmp_path: Path) -> None:
+    words = cells.command(Cell("wrap", None, "2025-11-25", 4), None, tmp_path / "t.json", None)
+    assert words[2:5] == ["client", "--wrapper", cells.WRAPPER]
+    assert "{url}" in cells.WRAPPER
