@@ -265,7 +265,7 @@ def _headers(
 
 
 def _header(form: str, name: str, value: str | Path, environ: Mapping[str, str]) -> str | Path:
-    from bridge.upstream.http_client import PROTECTED
+    from bridge.core.headers import PROTECTED
 
     if name.lower() in PROTECTED or name.lower().startswith("mcp-param-"):
         raise _wrong(form, f"{name} is the protocol's own, and set by the bridge")

@@ -83,7 +83,7 @@ class Link:
         self._starting = Deadlines(config.timing.start, self._never_started)
         self._pauses = 0
         self.quiet_since = asyncio.get_running_loop().time()
-        """When anything was last answered, or somebody left."""
+        """When anything was last answered, somebody left, or the server was lost."""
         self.proven = False
         """Whether the server ever said anything that can be read."""
         self.fault: ServerFault | None = None
@@ -309,6 +309,7 @@ class Link:
         if self.fault is not None:
             return
         self.fault = fault
+        self.quiet_since = asyncio.get_running_loop().time()
         for exchange in self._correlation.lost():
             self._answer(exchange, answer_to_fault(exchange.id, fault))
         self._expiry.clear()
@@ -319,7 +320,7 @@ class Link:
 
 def _closing(exchange: Exchange) -> Response:
     """What ends a subscription that the bridge ends."""
-    meta = b'{%b:%b}' % (quote(SUBSCRIPTION), quote(exchange.id))
+    meta = b"{%b:%b}" % (quote(SUBSCRIPTION), quote(exchange.id))
     return result(exchange.id, b'{"resultType":"complete","_meta":%b}' % meta)
 
 

@@ -118,16 +118,16 @@ class Relay:
 
     async def _open_modern(self) -> Link:
         """Modern starts have a backoff of their own: probes that kill an old server harm no session."""
+        self._judge_modern()
         now = asyncio.get_running_loop().time()
-        self._judge_modern(now)
         wait = self._modern_restarts.wait(now)
         if wait > 0:
             raise CircuitOpen("The server keeps failing and is left alone for now", retry_after=wait)
         self._modern_restarts.started(now)
         return await self._open(fresh=True, era=Era.MODERN)
 
-    def _judge_modern(self, now: float) -> None:
-        """Count the last one, once: a failure if it never said anything."""
+    def _judge_modern(self) -> None:
+        """Count the one that was lost, once: a failure if it never said anything."""
         last = self._modern.last
         if last is None:
             return
@@ -135,7 +135,7 @@ class Relay:
         if last.proven:
             self._modern_restarts.succeeded()
         else:
-            self._modern_restarts.failed(now)
+            self._modern_restarts.failed(last.quiet_since)
 
     def release(self, link: Link) -> None:
         """A port is done with its link: close it unless others share it."""
@@ -165,7 +165,8 @@ class Relay:
         """Initialize in the bridge's own name. Raises ServerFault; gives the InitializeResult."""
         response = await caller.call("initialize", _INITIALIZE)
         if response.result is UNSET:
-            raise ServerFault(f"The server refused to initialize: {_message_of(response)}")
+            refused = f"The server refused to initialize: {_message_of(response)}"
+            raise caller.link.fault or ServerFault(refused)
         initialized = bytes(response.result)
         caller.tell(notification("notifications/initialized"))
         self.succeeded(initialized)
@@ -307,9 +308,10 @@ def told(fault: ServerFault) -> str:
 
 
 def _message_of(response: Response) -> str:
-    if response.error is UNSET:
+    try:
+        return msgspec.json.decode(response.error or b"{}", type=_ErrorText).message
+    except msgspec.DecodeError:  # a lone surrogate, which JSON allows
         return _ErrorText().message
-    return msgspec.json.decode(response.error, type=_ErrorText).message
 
 
 class _ErrorText(msgspec.Struct):

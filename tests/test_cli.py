@@ -19,8 +19,8 @@ import bridge
 from bridge import cli
 from bridge.cli import main
 from bridge.config import Command, Config, Downstream, LogFormat, ProcessModel, Remote, Tls, Transport
+from bridge.core.headers import PROTECTED
 from bridge.errors import BridgeError, CommandNotFound, ListenFault, UsageFault
-from bridge.upstream.http_client import PROTECTED
 
 TOKEN = "abcdefghij0123456789"
 SERVER = ("--", "server")

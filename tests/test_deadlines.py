@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -45,8 +45,8 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def expired() -> Iterator[list[str]]:
-    yield []
+def expired() -> list[str]:
+    return []
 
 
 async def test_an_item_expires_when_its_time_has_passed_and_once(clock: Clock, expired: list[str]) -> None:
@@ -169,7 +169,7 @@ async def test_everything_can_be_cleared_while_items_expire(clock: Clock) -> Non
 
 async def test_on_a_real_loop_an_item_expires_too() -> None:
     done = asyncio.Event()
-    waits = Deadlines(0.001, lambda _: done.set())
+    waits = Deadlines[str](0.001, lambda _: done.set())
     waits.add("a")
     async with asyncio.timeout(10):
         await done.wait()

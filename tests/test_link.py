@@ -405,7 +405,14 @@ async def test_waiting_for_idle_can_be_given_up_and_what_runs_still_ends() -> No
 
 async def test_server_is_read_again_when_the_last_full_stream_has_drained() -> None:
     link, server = joined()
-    for full, paused in ((True, True), (True, True), (False, True), (False, False), (True, True), (False, False)):
+    for full, paused in (
+        (True, True),
+        (True, True),
+        (False, True),
+        (False, False),
+        (True, True),
+        (False, False),
+    ):
         link.pressure(full)
         assert server.paused == paused
 

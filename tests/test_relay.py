@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -37,10 +38,15 @@ def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge.relay, "_RECHECK", 0.01)
 
 
-async def until_state(bridged_: Bridge, state: State) -> None:
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no event tells of."""
     async with asyncio.timeout(LIMIT):
-        while bridged_.relay.readiness.state is not state:  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+
+async def until_state(bridged_: Bridge, state: State) -> None:
+    await until(lambda: bridged_.relay.readiness.state is state)
 
 
 async def shake_hands(server: ScriptedServer, revision: str = LATEST) -> None:
@@ -104,6 +110,7 @@ async def test_client_that_came_first_may_leave_while_the_others_wait() -> None:
         first, second = await bridge.post(initialize()), await bridge.post(initialize())
         server = await bridge.source.next()
         asked = await server.hears("initialize")
+        await bridge.handles(2)
         first.reset()
         await bridge.handles(1)
         server.answers(asked, initialized())
@@ -222,51 +229,53 @@ async def test_idle_modern_server_is_let_go_but_not_with_a_caller_or_after_a_can
         await bridge.modern_server()
 
 
+class History(Restarts):
+    """Remembers what it is told, and holds the next start for as long as the test says."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        super().__init__(policy)
+        self.told: list[str] = []
+        self.hold = 0.0
+
+    def wait(self, now: float) -> float:
+        return self.hold
+
+    def failed(self, now: float) -> None:
+        self.told.append("failed")
+
+    def succeeded(self) -> None:
+        self.told.append("succeeded")
+
+
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What `Restarts` of the modern server are told the time is, once it holds one."""
-    times: list[float] = []
-    for name in ("failed", "wait", "started"):
-        original = getattr(Restarts, name)
-
-        def told(self: Restarts, now: float, original: object = original) -> object:
-            return original(self, times[-1] if times else now)  # type: ignore[operator]
-
-        monkeypatch.setattr(Restarts, name, told)
-    return times
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
+    kept = History(RestartPolicy())
+    monkeypatch.setattr(bridge.relay, "Restarts", lambda policy: kept)
+    return kept
 
 
-async def test_modern_server_that_never_spoke_is_one_failure_however_many_ask(clock: list[float]) -> None:
+async def test_modern_server_that_never_spoke_is_one_failure_however_many_ask(history: History) -> None:
     async with bridged() as bridge:
-        for now in (100.0, 200.0):
-            clock.append(now)
-            exchange = await bridge.post_modern(modern(1, "server/discover"))
-            server = await bridge.source.next()
-            await server.hears("server/discover")
-            server.dies()
-            assert (await exchange.answer()).error["code"] == -32603
-            for _ in range(10):
-                held = await bridge.ask_modern(modern(1, "server/discover"))
-                assert (held.status, held.headers["retry-after"]) == (503, "1")
-        clock.append(300.0)
+        exchange = await bridge.post_modern(modern(1, "server/discover"))
+        server = await bridge.source.next()
+        await server.hears("server/discover")
+        server.dies()
+        assert (await exchange.answer()).error["code"] == -32603
+        history.hold = 1.5
+        for _ in range(10):
+            held = await bridge.ask_modern(modern(1, "server/discover"))
+            assert (held.status, held.headers["retry-after"]) == (503, "2")
+        assert history.told == ["failed"]
+        history.hold = 0.0
         await bridge.modern_server()
 
 
-async def test_modern_server_that_works_clears_the_failures_before_it(clock: list[float]) -> None:
+async def test_modern_server_that_spoke_before_it_was_lost_clears_the_failures(history: History) -> None:
     async with bridged() as bridge:
-        failures = RestartPolicy().failures
-        for round_ in range(2 * failures):
-            clock.append(100.0 + round_ * 5)
-            exchange = await bridge.post_modern(modern(1, "server/discover"))
-            server = await bridge.source.next()
-            asked = await server.hears("server/discover")
-            if round_ % 2:
-                server.answers(asked)
-                await exchange.answer()
-            server.dies()
-            await exchange.answer() if not round_ % 2 else None
-        clock.append(200.0)
+        (await bridge.modern_server()).dies()
+        (await bridge.modern_server()).dies()
         await bridge.modern_server()
+        assert history.told == ["succeeded", "succeeded"]
 
 
 # --- readiness ---
@@ -320,7 +329,10 @@ async def test_program_that_cannot_be_started_is_failing_until_it_can() -> None:
     async with bridged(proven=False) as bridge:
         bridge.source.fault = CommandNotFound("no such program")
         await until_state(bridge, State.FAILING)
+        tries = bridge.source.tries
         bridge.source.fault = CircuitOpen("left alone", retry_after=0.01)
+        await until(lambda: bridge.source.tries > tries)
+        assert bridge.relay.readiness.state is State.FAILING
         bridge.source.fault = None
         await shake_hands(await bridge.source.next())
         await until_state(bridge, State.INITIALISED)
@@ -338,6 +350,29 @@ async def test_modern_only_server_is_ready_and_no_failure_is_held_against_it(pro
         assert bridge.relay.readiness.revision == MODERN
         assert bridge.source.failures == []
         assert (await bridge.modern_server()) is not server
+
+
+@pytest.mark.usefixtures("quick_checks")
+async def test_server_that_refuses_both_eras_is_a_failure() -> None:
+    async with bridged(proven=False) as bridge:
+        server = await bridge.source.next()
+        server.refuses(await server.hears("initialize"), -32603, "out of order")
+        server.refuses(await server.hears("server/discover"))
+        await until_state(bridge, State.FAILING)
+        assert "out of order" in str(bridge.relay.readiness.fault)
+        await server.is_ended()
+
+
+async def test_refusal_of_a_shared_server_is_told_to_its_clients_whatever_its_text() -> None:
+    async with bridged(process=SHARED) as bridge:
+        opening = await bridge.post(initialize())
+        server = await bridge.source.next()
+        asked = await server.hears("initialize")
+        server.says(b'{"jsonrpc":"2.0","id":%d,"error":{"code":1,"message":"\\ud800"}}' % int(asked.id or 0))
+        answer = await opening.answer()
+        assert "refused to initialize" in answer.error["message"]
+        await server.is_ended()
+        await share(bridge)
 
 
 @pytest.mark.usefixtures("quick_checks")
@@ -399,7 +434,5 @@ async def test_request_that_waits_for_a_server_is_answered_when_the_bridge_stops
 
 
 async def _open_gate(bridge: Bridge) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not bridge.relay.draining:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: bridge.relay.draining)
     bridge.source.gate.set()

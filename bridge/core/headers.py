@@ -40,6 +40,25 @@ Lookup = Callable[[str], Sequence[str]]
 """Every value a request has for a header, by its name without regard to case; none is an empty sequence."""
 
 
+PROTECTED: Final = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "last-event-id",
+        "mcp-method",
+        "mcp-name",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "transfer-encoding",
+    }
+)
+"""Headers that are the protocol's own; a configured header may not take their place."""
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """An ordinary refusal: the HTTP status and the JSON-RPC error to answer with; `data` is JSON text."""
 

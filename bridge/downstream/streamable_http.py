@@ -42,7 +42,8 @@ SESSION_ID: Final = istr("Mcp-Session-Id")
 VERSION: Final = istr("MCP-Protocol-Version")
 LAST_EVENT_ID: Final = istr("Last-Event-ID")
 
-_ENVELOPE_MARK: Final = b"io.modelcontextprotocol/"
+_ENVELOPE_MARK: Final = b"io.modelcontextprotocol"
+"""Without the slash behind it, which some writers escape."""
 _ALLOW: Final = b"Allow: GET, POST, DELETE\r\n"
 _ALLOW_MODERN: Final = b"Allow: POST\r\n"
 _FULL: Final = "The most sessions are open; try again later"

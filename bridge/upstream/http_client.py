@@ -35,27 +35,10 @@ from yarl import URL
 
 from bridge import __version__, telemetry
 from bridge.config import KIB, MIB, Remote, Timing
+from bridge.core.headers import PROTECTED
 from bridge.errors import ServerFault, UsageFault
 
 log = logging.getLogger("bridge.remote")
-
-PROTECTED: Final = frozenset(
-    {
-        "accept",
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "content-type",
-        "host",
-        "last-event-id",
-        "mcp-method",
-        "mcp-name",
-        "mcp-protocol-version",
-        "mcp-session-id",
-        "transfer-encoding",
-    }
-)
-"""Headers that are the protocol's own; a configured header may not take their place."""
 
 _REDIRECTS: Final = 5
 _KEEPS_METHOD: Final = frozenset({307, 308})

@@ -27,7 +27,8 @@ from bridge.upstream.http_answer import POST, Refused, Take, Unusable, expect_su
 
 log = logging.getLogger("bridge.remote")
 
-_ENVELOPE_MARK: Final = b"io.modelcontextprotocol/"
+_ENVELOPE_MARK: Final = b"io.modelcontextprotocol"
+"""Without the slash behind it, which some writers escape."""
 
 
 class _Error(msgspec.Struct):

@@ -237,6 +237,15 @@ def test_an_error_without_an_id_answers_the_only_call_if_that_was_sent_last() ->
 
 
 @pytest.mark.spec("G-20")
+def test_what_sends_nothing_does_not_part_an_error_without_an_id_from_its_call() -> None:
+    hop, a, b = Hop(fresh=True), party(), party()
+    exchange = hop.ask(a, 1)
+    hop.leave(b)
+    hop.fail(b"null")
+    assert [one for one, _ in hop.answers()] == [exchange]
+
+
+@pytest.mark.spec("G-20")
 def test_an_error_without_an_id_is_nobodys_where_several_wait() -> None:
     hop, client = Hop(), party()
     hop.ask(client, 1)

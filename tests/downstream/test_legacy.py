@@ -258,7 +258,9 @@ async def test_event_id_of_another_session_replays_nothing_and_opens_a_live_stre
         mine, other = await bridge.session(), await bridge.session()
         exchange, asked = await mine.calls(call(1, token=1))
         for session in (mine, other):
-            streamed, request_ = (exchange, asked) if session is mine else await session.calls(call(1, token=1))
+            streamed, request_ = (
+                (exchange, asked) if session is mine else await session.calls(call(1, token=1))
+            )
             session.server.progresses(request_, 1)
             foreign = await streamed.event()
             session.server.answers(request_, {"secret": session.id})
@@ -495,6 +497,16 @@ async def test_questions_beyond_the_backlog_are_refused() -> None:
         assert [(await stream.message())["id"] for _ in range(2)] == [1, 2]
 
 
+@pytest.mark.spec("SP-10")
+async def test_of_the_log_messages_that_wait_the_oldest_are_dropped() -> None:
+    async with bridged(limits=Limits(backlog=2)) as bridge:
+        session = await bridge.session("2025-06-18")
+        for number in (1, 2, 3):
+            session.server.notes("message", level="info", data=number)
+        stream = await session.listen()
+        assert [(await stream.message())["params"]["data"] for _ in range(2)] == [2, 3]
+
+
 @pytest.mark.case("RT-04")
 @pytest.mark.spec("CP-14")
 async def test_ping_of_the_server_is_answered_by_the_client_or_else_by_the_bridge() -> None:
@@ -721,6 +733,23 @@ async def test_server_that_does_not_answer_initialize_in_time_is_a_failure_and_i
         assert bridge.relay.sessions == {}
         assert len(bridge.source.failures) == 1
         server.says(b'{"jsonrpc":"2.0","id":0,"result":{}}')  # too late, and nobody's
+
+
+@pytest.mark.spec("LC-1", "LC-5")
+async def test_before_initialize_is_answered_only_pings_are_taken() -> None:
+    async with bridged(timing=replace(UNHURRIED, commit=0.0)) as bridge:
+        opening = await bridge.post(initialize())
+        await opening.head()  # a stream, since it takes long; it names the session already
+        server = await bridge.source.next()
+        session = Session(bridge, server, opening.headers["mcp-session-id"])
+        asked = await server.hears("initialize")
+        early = await session.ask(call(1))
+        assert (early.status, early.error["code"], early.last["id"]) == (400, -32600, 1)
+        ping, heard = await session.calls(request(2, "ping"), JSON_ONLY)
+        server.answers(heard)
+        assert (await ping.answer()).status == 200
+        server.answers(asked, initialized())
+        assert (await opening.message())["result"] == initialized()
 
 
 @pytest.mark.case("SS-01")

@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[Json, dict[str, str | None], int, int]] = {
         {"MCP-Protocol-Version": "2099-01-01"}, 400, -32022,
     ),
     "C7 no Mcp-Method": (modern(1, "tools/call", name="a"), {"Mcp-Method": None}, 400, -32020),
-    "C7 Mcp-Method in another case": (modern(1, "tools/call", name="a"), {"Mcp-Method": "Tools/Call"}, 400, -32020),
+    "C7 another case": (modern(1, "tools/call", name="a"), {"Mcp-Method": "Tools/Call"}, 400, -32020),
     "C9 no Mcp-Name": (modern(1, "tools/call", name="a"), {"Mcp-Name": None}, 400, -32020),
     "C9 another Mcp-Name": (modern(1, "tools/call", name="a"), {"Mcp-Name": "b"}, 400, -32020),
     "C9 another URI": (modern(1, "resources/read", uri="file:///a"), {"Mcp-Name": "file:///b"}, 400, -32020),
@@ -307,7 +307,9 @@ async def test_callers_with_equal_ids_and_tokens_get_their_own_answers() -> None
             made.append((secret, *await calls(bridge, server, message)))
         assert len({asked.id for _, _, asked in made}) == 3
         for secret, _, asked in reversed(made):
-            server.notes("progress", progressToken=asked.params["_meta"]["progressToken"], progress=ord(secret))
+            server.notes(
+                "progress", progressToken=asked.params["_meta"]["progressToken"], progress=ord(secret)
+            )
             server.answers(asked, {"for": secret})
         for secret, exchange, _ in made:
             progress, answer = (await exchange.answer()).messages
@@ -375,7 +377,10 @@ async def test_log_message_goes_to_the_caller_that_asked_for_them() -> None:
         server.notes("message", level="info", data="x")
         server.answers(asked)
         server.answers(other)
-        assert [one.get("method") for one in (await asking.answer()).messages] == ["notifications/message", None]
+        assert [one.get("method") for one in (await asking.answer()).messages] == [
+            "notifications/message",
+            None,
+        ]
         assert len((await silent.answer()).messages) == 1
 
 

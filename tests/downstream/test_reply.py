@@ -30,6 +30,16 @@ def encode(payload: bytes) -> bytes:
     return b"<%b>" % payload
 
 
+def recording(encoded: list[bytes]) -> Callable[[bytes], bytes]:
+    """An encoder that remembers."""
+
+    def encode(payload: bytes) -> bytes:
+        encoded.append(payload)
+        return payload
+
+    return encode
+
+
 @dataclass
 class Post:
     """A handler that answers with `reply`."""
@@ -168,7 +178,7 @@ async def test_nothing_is_added_to_a_finished_reply() -> None:
 @pytest.mark.spec("HL-11", "RS-2")
 async def test_resumable_stream_is_encoded_on_when_its_client_is_gone_and_goes_on_elsewhere() -> None:
     encoded: list[bytes] = []
-    reply = Reply(BOTH, lambda payload: encoded.append(payload) or payload, resumable=True)
+    reply = Reply(BOTH, recording(encoded), resumable=True)
     async with posted(reply) as (post, client):
         reply.push(b"1")
         await client.head()
@@ -188,7 +198,7 @@ async def test_resumable_stream_is_encoded_on_when_its_client_is_gone_and_goes_o
 @pytest.mark.spec("RS-6")
 async def test_stream_that_cannot_be_resumed_takes_nothing_when_its_client_is_gone() -> None:
     encoded: list[bytes] = []
-    reply = Reply(BOTH, lambda payload: encoded.append(payload) or payload)
+    reply = Reply(BOTH, recording(encoded))
     async with posted(reply) as (post, client):
         reply.push(b"1")
         await client.head()
@@ -260,7 +270,7 @@ def test_reply_is_finished_by_as_many_answers_and_cancellations_as_are_expected(
     steps: list[str], expected: int, accepted: Accepted
 ) -> None:
     encoded: list[bytes] = []
-    reply = Reply(accepted, lambda payload: encoded.append(payload) or payload, expected=expected)
+    reply = Reply(accepted, recording(encoded), expected=expected)
     answers = 0
     for number, step in enumerate(steps):
         if step == "answer":

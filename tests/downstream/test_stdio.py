@@ -223,11 +223,11 @@ async def test_second_initialize_is_passed_on_unless_the_first_is_pending() -> N
     async with wrapped() as client:
         server = await client.source.next()
         opening = await client.calls(server, initialize())
-        client.says(initialize(request_id="early"))
+        client.says({**initialize(), "id": "early"})
         assert await client.refused("early") == INVALID
         server.answers(opening, initialized())
         await client.hears()
-        server.refuses(await client.calls(server, initialize(request_id="late")), INVALID)
+        server.refuses(await client.calls(server, {**initialize(), "id": "late"}), INVALID)
         assert await client.refused("late") == INVALID
         await client.calls(server, request(1, "tools/list"))
 
@@ -334,7 +334,7 @@ MALFORMED: list[tuple[bytes, int, int | str | None]] = [
     (b'"x"', INVALID, None),
     (b"[]", INVALID, None),
     (b"[1]", INVALID, None),
-    (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', INVALID, None),
+    (b'{"jsonrpc":"1.0","method":"ping"}', INVALID, None),
     (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', INVALID, None),
     (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":3}', INVALID, "a"),
     (b'{"jsonrpc":"2.0","id":4,"method":"x","params":%b1%b}' % (b"[" * 300, b"]" * 300), INVALID, 4),

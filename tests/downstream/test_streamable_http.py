@@ -40,7 +40,13 @@ async def test_body_of_another_type_is_refused_with_415(content_type: str) -> No
         assert bridge.source.servers == []
 
 
-ACCEPTED = ["*/*", "application/*, text/event-stream", BOTH.upper(), "application/json", "text/event-stream;q=0.1"]
+ACCEPTED = [
+    "*/*",
+    "application/*, text/event-stream",
+    BOTH.upper(),
+    "application/json",
+    "text/event-stream;q=0.1",
+]
 
 
 @pytest.mark.case("HT-02")
@@ -306,7 +312,9 @@ async def test_batch_of_notifications_is_accepted_without_a_body() -> None:
 async def test_members_that_cannot_be_read_get_errors_of_their_own() -> None:
     async with bridged() as bridge:
         session = await bridge.session("2025-03-26")
-        exchange = await session.post(b'[1,{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":4}]')
+        exchange = await session.post(
+            b'[1,{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":4}]'
+        )
         session.server.answers(await session.server.hears("ping"))
         (answers,) = (await exchange.answer()).messages
         assert [one.get("error", {}).get("code") for one in answers] == [-32600, -32600, None]

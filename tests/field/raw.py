@@ -35,7 +35,7 @@ class Event:
 
     @property
     def message(self) -> Any:
-        return json.loads(self.data)
+        return read(self.data)
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Answer:
 
     @property
     def messages(self) -> list[Any]:
-        return [json.loads(payload) for payload in self.payloads]
+        return [read(payload) for payload in self.payloads]
 
     @property
     def last(self) -> Any:
         """The final answer: the last message of the response."""
         assert self.payloads, self
-        return json.loads(self.payloads[-1])
+        return read(self.payloads[-1])
 
     @property
     def result(self) -> Any:
@@ -236,6 +236,11 @@ async def ask_in_chunks(
                 await asyncio.sleep(pause)
         exchange.say(b"0\r\n\r\n")
         return await exchange.answer()
+
+
+def read(payload: bytes) -> Any:
+    """JSON; an integer that Python refuses for its length stays text."""
+    return json.loads(payload, parse_int=lambda digits: int(digits) if len(digits) < 4000 else digits)
 
 
 def dump(message: object) -> bytes:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
+import re
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from .raw import BOTH, Answer, Exchange, ask, dump, opened
+from .raw import BOTH, Answer, Exchange, ask, dump, opened, read
 
 LATEST = "2025-11-25"
 MODERN = "2026-07-28"
@@ -101,7 +101,7 @@ class Caller:
 
     async def heard(self, part: bytes) -> list[Json]:
         """The same, read."""
-        return [json.loads(one) for one in await self.received(part)]
+        return [read(one) for one in await self.received(part)]
 
 
 @dataclass
@@ -153,10 +153,12 @@ class Modern(Caller):
         return {**message, "params": {"_meta": meta, **params}}
 
     def posting(self, message: object, accept: str = BOTH) -> list[tuple[str, str]]:
-        said = message if isinstance(message, dict) else json.loads(self.body(message))
-        params = said.get("params", {})
-        name = params.get("name", params.get("uri"))
-        mirrored = [("Mcp-Method", said["method"]), *([("Mcp-Name", name)] if name is not None else [])]
+        """Headers that repeat what the body says; found by its text, for it need not be JSON."""
+        text = self.body(message).decode()
+        method = re.search(r'"method": ?"([^"]*)"', text)
+        name = re.search(r'"(?:name|uri)": ?"([^"]*)"[,}]', text.partition('/clientCapabilities"')[2])
+        mirrored = [("Mcp-Method", method[1])] if method else []
+        mirrored += [("Mcp-Name", name[1])] if name else []
         return [*super().posting(message, accept), ("MCP-Protocol-Version", MODERN), *mirrored]
 
 
@@ -185,7 +187,10 @@ async def connect(port: int, revision: str = LATEST, capabilities: Json | None =
 async def session(
     port: int, revision: str = LATEST, capabilities: Json | None = None
 ) -> AsyncIterator[Session]:
-    """The same, deleted at the end."""
+    """The same, deleted at the end; after a failure too, for what it left running is in others' way."""
     found = await connect(port, revision, capabilities)
-    yield found
-    await found.delete()
+    try:
+        yield found
+    finally:
+        with suppress(OSError, EOFError):
+            await found.delete()

@@ -559,14 +559,18 @@ class TestMalformedInput:
     async def test_malformed_body_is_refused_and_harms_no_other_session(
         self, shared: Bridge, body: bytes
     ) -> None:
-        async with session(shared.port) as culprit, session(shared.port) as other:
-            async with other.posted(run(1, {"wait": f"other-{MALFORMED.index(body)}"})) as running_call:
-                for caller in (culprit, Session(shared.port)):
-                    answer = await caller.post(body)
-                    assert answer.status == 400
-                    assert answer.error["code"] in (-32700, -32600)
-                await other.open(f"other-{MALFORMED.index(body)}")
-                assert said((await running_call.answer()).result) == "done"
+        gate = f"other-{MALFORMED.index(body)}"
+        async with (
+            session(shared.port) as culprit,
+            session(shared.port) as other,
+            other.posted(run(1, {"wait": gate})) as running_call,
+        ):
+            for caller in (culprit, Session(shared.port)):
+                answer = await caller.post(body)
+                assert answer.status == 400
+                assert answer.error["code"] in (-32700, -32600)
+            await other.open(gate)
+            assert said((await running_call.answer()).result) == "done"
 
     @pytest.mark.case("FR-07")
     async def test_body_that_breaks_off_is_forgotten(self, bridge: Bridge) -> None:

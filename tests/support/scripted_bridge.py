@@ -44,11 +44,9 @@ def notification(method: str, **params: object) -> Json:
     return {"method": f"notifications/{method}", **({"params": params} if params else {})}
 
 
-def initialize(revision: str = LATEST, request_id: Id = 0, **capabilities: object) -> Json:
+def initialize(revision: str = LATEST, **capabilities: object) -> Json:
     client = {"name": "test", "version": "1"}
-    return request(
-        request_id, "initialize", protocolVersion=revision, capabilities=capabilities, clientInfo=client
-    )
+    return request(0, "initialize", protocolVersion=revision, capabilities=capabilities, clientInfo=client)
 
 
 def initialized(revision: str = LATEST) -> Json:
@@ -206,9 +204,7 @@ class Session:
     async def delete(self) -> Answer:
         return await (await self.bridge.send("DELETE", {"Mcp-Session-Id": self.id})).answer()
 
-    async def calls(
-        self, message: Json, headers: Mapping[str, str] | None = None
-    ) -> tuple[Exchange, Heard]:
+    async def calls(self, message: Json, headers: Mapping[str, str] | None = None) -> tuple[Exchange, Heard]:
         """POST a request, and what the server hears of it."""
         exchange = await self.post(message, headers)
         return exchange, await self.server.hears(message["method"])
@@ -253,14 +249,18 @@ async def bridged(
             served = await serve(
                 Listen(port=0), lambda request: bridge.handle(endpoint, request), stalled=timing.stalled
             )
-            stack.push_async_callback(served.close, 0.2)
             bridge.port = _port(served)
             if proven:
                 relay.readiness.discovered(MODERN)
-            async with relay:
-                yield bridge
-            assert not relay.sessions
-            assert all(server.closed.is_set() for server in source.servers)
+            try:
+                async with relay:
+                    yield bridge
+                    opened = list(source.servers)
+                assert not relay.sessions
+                assert all(server.closed.is_set() for server in opened)
+            finally:
+                await source.close()
+                await served.close(0.2)
         await _settled(before)
         assert not faults.told
     finally:

@@ -149,12 +149,15 @@ class ScriptedSource:
         self.gate = asyncio.Event()
         self.gate.set()
         self.servers: list[ScriptedServer] = []
+        self.tries = 0
+        """How often one was wanted."""
         self.successes = 0
         self.failures: list[ServerFault] = []
         self._taken = 0
         self._opened = asyncio.Event()
 
     async def open(self, receiver: Receiver) -> ScriptedServer:
+        self.tries += 1
         await self.gate.wait()
         if self.fault is not None:
             raise self.fault
