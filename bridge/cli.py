@@ -44,6 +44,7 @@ from bridge.config import (
 from bridge.errors import BridgeError
 from bridge.options import (
     ACCESS,
+    DIAGNOSING,
     LIMITS,
     LISTENING,
     LOGGING,
@@ -128,6 +129,13 @@ class RemoteOptions(TypedDict):
     connect_timeout: float
 
 
+class Examining(RemoteOptions, StartingOptions):
+    """`doctor`, which has no option for `process` and `warm`, and finds `url` among `words`."""
+
+    timeout: float
+    json: bool
+
+
 class StdioToHttp(StartingOptions, ServingOptions, CommonOptions):
     pass
 
@@ -172,6 +180,21 @@ def reaching_served(options: UrlToHttp, level: Level, environ: MutableMapping[st
     """The configuration of a command with a URL, over HTTP. Raises click.UsageError likewise."""
     config = replace(reaching(options, level, environ), downstream=Downstream.HTTP)
     return _serving(config, options, level, environ)
+
+
+def examined(options: Examining, level: Level, environ: Mapping[str, str]) -> Command | Remote:
+    """What `doctor` is to examine: one word that is a URL, else a command. Raises click.UsageError."""
+    ctx, words = click.get_current_context(), options["words"]
+    if not words and not options["cmd"]:
+        words = tuple(filter(None, [environ.get("MCP_BRIDGE_URL", "")]))
+        if not words:
+            raise click.UsageError("Nothing to examine: give a URL, or a command after --.", ctx)
+    if not words or not ("://" in words[0] or words[0].startswith("unix:")):
+        return _command(options, level, environ)
+    if level("cmd") > 1:
+        raise click.UsageError("--cmd and a URL exclude each other; give one.", ctx)
+    options["url"] = _one_url(ctx, _TARGET, words)
+    return _remote(options, level, environ)
 
 
 def _common(upstream: Command | Remote, options: CommonOptions) -> Config:
@@ -382,6 +405,7 @@ def _one_url(ctx: click.Context, param: click.Parameter, words: tuple[str, ...])
 
 _WORDS = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
 _URL = click.Argument(["url"], nargs=-1, metavar="URL", envvar="MCP_BRIDGE_URL", callback=_one_url)
+_TARGET = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="URL | -- COMMAND [ARG]...")
 _EXIT_STATUS = """\b
 Exit status:
   0    stopped as asked, or at the end of its stdin
@@ -474,6 +498,8 @@ Examples:
     mcp-bridge sse-to-http http://127.0.0.1:8000/sse
   A remote server for clients that speak HTTP, old ones too:
     mcp-bridge http-to-http --legacy-sse https://mcp.example.com/mcp
+  What a server is, and what is wrong with it:
+    mcp-bridge doctor https://mcp.example.com/mcp
   Without any other server, to try the bridge:
     mcp-bridge stdio-to-http -- mcp-bridge demo-server
 
@@ -598,6 +624,46 @@ for _mode in MODES:
             context_settings={"allow_interspersed_args": _mode.argument is not _WORDS},
         )
     )
+
+
+_DOCTOR = """\b
+Examples:
+  A server at a URL, Streamable HTTP or HTTP+SSE:
+    mcp-bridge doctor https://mcp.example.com/mcp
+  One that wants a token:
+    mcp-bridge doctor --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  A program that speaks stdio:
+    mcp-bridge doctor -- npx -y @modelcontextprotocol/server-everything
+  For a script:
+    mcp-bridge doctor --json --timeout 1m --cmd "uvx mcp-server-time"
+
+\b
+Exit status:
+  0    a client could work with it
+  1    none could; the last line says why, and what to do
+  2    the command line or the configuration is wrong
+"""
+
+
+def doctor(**options: Unpack[Examining]) -> int:
+    upstream = examined(options, level_in(click.get_current_context()), os.environ)
+    from bridge import doctor as examination
+
+    timing = Timing(connect=options["connect_timeout"])
+    return examination.run(upstream, timeout=options["timeout"], timing=timing, json=options["json"])
+
+
+program.add_command(
+    SectionCommand(
+        "doctor",
+        callback=doctor,
+        params=[_TARGET, *DIAGNOSING, *options_of(SERVER, REMOTE)],
+        short_help="Say what a server is, and whether it works.",
+        help="Say what a server is, and whether a client could work with it. No tool of it is called."
+        + _WRITTEN,
+        epilog=_DOCTOR,
+    )
+)
 
 
 @program.command("demo-server")

@@ -46,6 +46,9 @@ SERVER, REMOTE, LISTENING, PROCESSES, ACCESS, LIMITS, LOGGING = SECTIONS = (
     "Logging",
 )
 
+DIAGNOSIS = "Diagnosis"
+"""The heading of what `doctor` alone has, which bridges nothing."""
+
 _DEFAULT = Config(upstream=Command(argv=()))
 _REMOTE_DEFAULT = Remote(url="")
 
@@ -84,7 +87,7 @@ class SectionCommand(click.Command):
     """A command whose help has its options under headings, in the order of `SECTIONS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for section in SECTIONS:
+        for section in (DIAGNOSIS, *SECTIONS):
             if rows := _records(ctx, self.options_of(section)):
                 _write_section(formatter, section, rows)
         _write_section(formatter, "Other", _records(ctx, self.get_params(ctx)[-1:]))
@@ -217,4 +220,11 @@ OPTIONS = (
         The least that is logged, on stderr.""", default=_DEFAULT.log.level),
     option(LOGGING, "--log-format", None, click.Choice([form.value for form in LogFormat]), """
         json: one object a line.""", default=_DEFAULT.log.format.value),
+)  # fmt: skip
+
+DIAGNOSING = (
+    option(DIAGNOSIS, "--timeout", "TIME", parse_duration, """
+        For the whole examination; what is not looked at by then is left out.""", default="30s"),
+    option(DIAGNOSIS, "--json", None, click.BOOL, """
+        Print one JSON object, as is done anyway where no terminal reads it, and no table.""", is_flag=True),
 )  # fmt: skip

@@ -186,6 +186,22 @@ async def test_question_of_a_shared_server_goes_to_the_only_session_that_calls_i
         assert (await exchange.message())["method"] == "elicitation/create"
 
 
+async def test_question_for_a_call_whose_client_is_away_goes_on_a_stream_that_is_open() -> None:
+    async with bridged(process=SHARED) as bridge:
+        opening = await bridge.post(initialize("2025-06-18", elicitation={}))
+        server = await bridge.source.next()
+        await shake_hands(server)
+        session = Session(bridge, server, (await opening.answer()).headers["mcp-session-id"])
+        exchange, asked = await session.calls(call(1, token=1))
+        server.progresses(asked, 1)
+        await exchange.event()
+        exchange.reset()
+        await bridge.handles(0)
+        stream = await session.listen()
+        server.asks("elicitation/create", "q")
+        assert (await stream.message())["method"] == "elicitation/create"
+
+
 async def test_shared_server_lingers_after_its_last_session() -> None:
     timing = replace(UNHURRIED, session_idle=0.2, linger=0.2)
     async with bridged(process=SHARED, timing=timing) as bridge:

@@ -163,12 +163,12 @@ class Sharing:
         if uri is UNSET:
             return event
         member = self._member(exchange.party)
-        if uri in member.uris:
-            self._pending[exchange] = partial(self._subscription_ended, member, uri)
+        had = uri in member.uris
         member.uris.discard(uri)
         if self._wanted(uri):
-            self._pending.pop(exchange, None)
             return _done(exchange)
+        if had:
+            self._pending[exchange] = partial(self._subscription_ended, member, uri)
         self._subscribed.discard(uri)
         return event
 

@@ -115,7 +115,7 @@ class _Examination:
                 got = await negotiate(talk, revision, self._budget.opening)
         except ServerFault:
             got = None
-        self._chart.eras["legacy"].negotiates[revision] = got or "refused"
+        self._chart.offered(revision, got or "refused")
 
     def _judge_stdout(self) -> None:
         noise = self._noise
@@ -127,9 +127,7 @@ class _Examination:
 def admit(chart: Chart, dialect: Dialect, found: Survey) -> None:
     """Enter what a server says of itself; the era that was surveyed first speaks for both."""
     unlisted = "; ".join(f"{kind}: {fault}" for kind, fault in found.unlisted.items())
-    chart.eras[dialect.era] = Era(
-        works=found.works, revisions=found.revisions, negotiates={}, fault=unlisted or None
-    )
+    chart.eras[dialect.era] = Era(works=found.works, revisions=found.revisions, fault=unlisted or None)
     if unlisted:
         text = f"announces what it does not list: {unlisted}"
         chart.found("lists", Level.MUST, False, text)

@@ -44,9 +44,7 @@ from bridge.errors import ServerFault
 from bridge.upstream.base import Source, Upstream
 from bridge.upstream.process import readable
 
-Question = Literal[
-    "initialize", "server/discover", "ping", "tools/list", "prompts/list", "resources/list"
-]
+Question = Literal["initialize", "server/discover", "ping", "tools/list", "prompts/list", "resources/list"]
 PREFIX: Final = "io.modelcontextprotocol/"
 CLIENT: Final = {"name": "mcp-bridge doctor", "version": __version__}
 MODERN: Final = MODERN_VERSIONS[-1]

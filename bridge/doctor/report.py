@@ -97,6 +97,12 @@ class Chart(msgspec.Struct, kw_only=True):
     def found(self, row: str, level: Level, ok: bool, text: str) -> None:
         self.findings.append(Finding(row, level, ok, text))
 
+    def offered(self, revision: str, got: str) -> None:
+        """An older revision was offered to the legacy era, and answered with this one."""
+        era = self.eras["legacy"]
+        negotiates = dict(sorted({**era.negotiates, revision: got}.items()))
+        self.eras["legacy"] = msgspec.structs.replace(era, negotiates=negotiates)
+
     def speaks(self, transport: str) -> None:
         if transport not in self.transports:
             self.transports += (transport,)
@@ -203,4 +209,3 @@ def tame(text: str) -> str:
 def excerpt(text: str) -> str:
     """The beginning of what a server said, on one line, in quotation marks."""
     return f'"{readable(" ".join(text.split()).encode(errors="replace"), _WIDTH)}"'
-

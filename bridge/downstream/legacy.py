@@ -172,8 +172,8 @@ class LegacySession:
         number, missed = cursor or (self._listening, [])
         stream = EventStream(unsent=self._limits.unsent, on_pressure=self._slow)
         await stream.start(request)
-        if cursor is None and self.revision is not None and self.revision.priming:
-            stream.push(self._prime(number))
+        if cursor is None:
+            stream.push(self._priming(number))
         for event in missed:
             stream.push(sse.event(event.payload, self._named(event.id)))
         await (self._attend(stream) if number == self._listening else self._resume(stream, number))
@@ -188,7 +188,10 @@ class LegacySession:
         """The id of an event on the wire; it names the session too, since every session counts alike."""
         return f"{self.party.name}.{event_id}"
 
-    def _prime(self, number: int) -> bytes:
+    def _priming(self, number: int) -> bytes:
+        """What a stream opens with, by the revision."""
+        if self.revision is None or not self.revision.priming:
+            return b""
         return sse.priming(self._named(self._store.mark(number)), RETRY_MS)
 
     async def _resume(self, stream: EventStream, number: int) -> None:
@@ -247,12 +250,8 @@ class LegacySession:
         if exchange.method == "initialize":
             self._opened(exchange, response)
         self._settle(exchange, response)
-        if self.lifecycle.phase is not Phase.CLOSED:
-            return
-        if self._link.fault is None:
-            self.close("The server refused to initialize")
-        else:
-            self.lost(self._link.fault)
+        if self.lifecycle.phase is Phase.CLOSED and self._link.fault is not None:
+            self.lost(self._link.fault)  # the server never came up, maybe before this joined its link
 
     def _settle(self, exchange: Exchange, response: Response) -> None:
         reply = exchange.via
@@ -314,15 +313,18 @@ class LegacySession:
 
     def _reply(self, accepted: Accepted, expected: int | None = None) -> Reply:
         number = self._store.stream()
-        priming = self.revision is not None and self.revision.priming
-
-        def opening() -> bytes:
-            self._numbered[number] = reply
-            return self._prime(number) if priming else b""
-
+        # Not for initialize, of which nobody knows yet what its client bears.
+        opening = self._begin if self.revision is None else self._begin_primed
         reply = Reply(accepted, self._encoder(number), opening=opening, expected=expected, resumable=True)
         reply.number = number
         return reply
+
+    def _begin(self, reply: Reply) -> bytes:
+        self._numbered[reply.number] = reply
+        return b""
+
+    def _begin_primed(self, reply: Reply) -> bytes:
+        return self._begin(reply) + self._priming(reply.number)
 
     async def _respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
         """To leave is not to cancel (TF-05): the call runs on, whatever ends this."""

@@ -24,7 +24,7 @@ _JSON: Final = b"Content-Type: application/json\r\n"
 
 
 class Reply:
-    """`encode` makes an SSE event of a message; `opening` makes the bytes that begin a stream.
+    """`encode` makes an SSE event of a message; `opening` makes the bytes that begin its stream.
 
     `expected` counts the answers to come: more than one for a batch. With `resumable` a stream
     whose client has gone still takes events, for `encode` keeps them.
@@ -54,7 +54,7 @@ class Reply:
         accepted: Accepted,
         encode: Callable[[bytes], bytes],
         *,
-        opening: Callable[[], bytes] | None = None,
+        opening: Callable[[Reply], bytes] | None = None,
         expected: int | None = None,
         resumable: bool = False,
     ) -> None:
@@ -131,7 +131,7 @@ class Reply:
     def _begin(self) -> None:
         self.streaming = True
         if self._opening is not None:
-            self._buffer(self._opening())
+            self._buffer(self._opening(self))
         for payload in self._answers:
             self._buffer(self.encode(payload))
         self._answers.clear()

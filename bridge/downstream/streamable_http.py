@@ -154,7 +154,7 @@ class StreamableHttp:
             return answer
         finally:
             if not known:
-                session.close("The client left before it knew its session")
+                session.close("It was never opened: the server refused, or the client left")
 
     def _session(self, request: BaseRequest, asked: Id | None = None) -> LegacySession | Ready:
         """The session that the request names, or the refusal."""

@@ -16,6 +16,7 @@ import anyio
 from aiohttp import ClientError, ClientResponse
 from msgspec import UNSET
 
+from bridge import telemetry
 from bridge.core.message import INTERNAL_ERROR, Batch, Id, Malformed, Message, Request, Response, error, read
 from bridge.core.splice import quote
 from bridge.core.sse import Decoder, Event, Oversize
@@ -54,7 +55,8 @@ class Refused(ServerFault):
         self.body = body
         found = read(body, depth=depth)
         self.said = found if isinstance(found, Response) and found.error is not UNSET else None
-        text = _excerpt(client.redacted(body.decode(errors="replace")), media_type(response))
+        text = client.redacted(body.decode(errors="replace"))
+        text = telemetry.redact(_excerpt(text, media_type(response)))
         super().__init__(f"The server answered HTTP {response.status}{': ' if text else ''}{text}")
         self.reason = "upstream_auth" if response.status in _AUTH else "upstream_refused"
         told = {name: response.headers.get(header) for name, header in _TOLD.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Final, Self
 from urllib.request import getproxies, proxy_bypass
 
 from aiohttp import (
-    BasicAuth,
     ClientConnectorCertificateError,
     ClientConnectorError,
     ClientError,
@@ -33,7 +33,7 @@ from aiohttp import (
 )
 from yarl import URL
 
-from bridge import __version__, telemetry
+from bridge import __version__
 from bridge.config import KIB, MIB, Remote, Timing
 from bridge.core.headers import PROTECTED
 from bridge.errors import ServerFault, UsageFault
@@ -126,10 +126,10 @@ class HttpClient:
     def redacted(self, text: str) -> str:
         """`text` of the server's without what the server was sent in confidence."""
         for value in self._headers_now().values():
-            for secret in (value, *value.split()):
+            for secret in (value, value.split(" ")[-1]):  # with its scheme, and without
                 if len(secret) >= _SHORTEST_SECRET:
                     text = text.replace(secret, "***")
-        return telemetry.redact(text)
+        return text
 
     async def _send(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None
@@ -209,7 +209,8 @@ def _allowed(remote: Remote, url: URL) -> tuple[tuple[str, str | Path], ...]:
             raise UsageFault(f"the header {name} is the protocol's own and cannot be set")
     if url.user is None or any(name.lower() == "authorization" for name, _ in remote.headers):
         return remote.headers
-    return (*remote.headers, ("Authorization", BasicAuth(url.user, url.password or "", "utf-8").encode()))
+    basic = b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+    return (*remote.headers, ("Authorization", f"Basic {basic}"))
 
 
 def _proxy_for(url: URL) -> str | None:

@@ -294,9 +294,9 @@ class StreamableHttp:
 
     async def _reopen(self, generation: int) -> None:
         """Open the session anew, once for all who found it gone. Raises ServerFault."""
-        if self._generation != generation:
-            return
         if self._reopening is None:
+            if self._generation != generation:
+                return
             self._reopening = asyncio.get_running_loop().create_future()
             self._hop.spawn(self._open_again, self._reopening)
         fault = await asyncio.shield(self._reopening)

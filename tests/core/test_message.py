@@ -130,6 +130,13 @@ def test_an_object_that_does_not_say_it_is_json_rpc_is_refused_without_an_id(tex
     assert (refused(text).code, refused(text).id) == (INVALID_REQUEST, None)
 
 
+@pytest.mark.parametrize(
+    "text", [b'{"id":5,"result":{}}', b'{"jsonrpc":"1.0","id":5,"error":"no","result":null}']
+)
+def test_what_looks_like_an_answer_names_its_call_all_the_same(text: bytes) -> None:
+    assert (refused(text).code, refused(text).id) == (INVALID_REQUEST, 5)
+
+
 @pytest.mark.spec("G-6")
 @pytest.mark.parametrize(
     "text",

@@ -377,6 +377,19 @@ def test_who_subscribes_while_the_bridge_unsubscribes_asks_the_server_after_it()
     assert updated(hop) == ["b"]
 
 
+def test_nothing_is_kept_of_who_left_with_wishes_open() -> None:
+    layer = Sharing(INITIALIZED)
+    hop = Hop(layer, fresh=True)
+    party = join(hop)
+    subscribe(hop, party)
+    hop.answer(b"1")
+    subscribe(hop, party, "unsubscribe")
+    subscribe(hop, party, uri=b"file:///b")
+    set_level(hop, party, b"debug")
+    hop.leave(party)
+    assert {name for name, kept in vars(layer).items() if isinstance(kept, dict | set) and kept} == set()
+
+
 # --- notifications that name nobody ---
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from itertools import count
 
@@ -21,6 +22,7 @@ from support.scripted_bridge import (
 from support.scripted_server import Json, ScriptedServer
 
 from bridge.config import Limits, ProcessModel
+from bridge.downstream.reply import Reply
 
 JSON_ONLY = {"Accept": "application/json"}
 SSE_ONLY = {"Accept": "text/event-stream"}
@@ -292,6 +294,8 @@ async def test_finished_streams_leave_nothing_but_what_the_store_bounds() -> Non
             await exchange.answer()
         late = await (await session.listen(first)).answer()
         assert late.events == []
+        await bridge.handles(0)
+        assert sum(isinstance(one, Reply) for one in gc.get_objects()) <= 2
 
 
 # --- the GET stream ---

@@ -576,6 +576,8 @@ async def test_server_without_tools_still_gets_the_call() -> None:
         server.refuses(await server.hears("tools/call"), -32602, "Unknown tool")
         answer = await exchange.answer()
         assert (answer.status, answer.error["message"]) == (200, "Unknown tool")
+        await bridge.post_modern(tool_call())
+        await server.hears("tools/call")  # and is not asked for its tools again
 
 
 async def test_client_that_leaves_while_the_tools_are_looked_at_harms_nobody() -> None:
@@ -599,3 +601,5 @@ async def test_server_that_never_lists_its_tools_is_called_in_the_end() -> None:
         await server.hears("notifications/cancelled")
         server.answers(await server.hears("tools/call"))
         assert (await exchange.answer()).status == 200
+        await bridge.post_modern(tool_call())
+        await server.hears("tools/call")  # once is enough

@@ -107,7 +107,7 @@ async def test_batch_of_one_is_answered_by_an_array() -> None:
 
 
 async def test_message_makes_a_stream_that_begins_with_what_was_answered_before() -> None:
-    reply = Reply(BOTH, encode, expected=2, opening=lambda: b"(opening)")
+    reply = Reply(BOTH, encode, expected=2, opening=lambda _: b"(opening)")
     async with posted(reply) as (_, client):
         reply.head(b"X-Mine: 1\r\n")
         reply.answer(b"1")
@@ -119,7 +119,7 @@ async def test_message_makes_a_stream_that_begins_with_what_was_answered_before(
 
 
 async def test_wait_makes_a_stream_when_it_is_committed() -> None:
-    reply = Reply(BOTH, encode, opening=lambda: b"(opening)")
+    reply = Reply(BOTH, encode, opening=lambda _: b"(opening)")
     async with posted(reply, commit=0.0) as (_, client):
         assert (await client.head())[0] == 200
         reply.answer(b"1")

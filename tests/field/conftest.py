@@ -27,6 +27,7 @@ CHILDREN = Path(__file__).parent / "children"
 ROOT = Path(__file__).parents[2]
 START_LIMIT = 20.0
 STOP_LIMIT = 30.0
+LOG_LIMIT = 5.0
 
 _URL = re.compile(r"https?://(?:127\.0\.0\.1|\[::1\]):(\d+)/\S*")
 _FAULTS = ("Traceback", "never retrieved", "Unhandled")
@@ -83,7 +84,7 @@ class Bridge:
             return next((line for line in self.log if text in line), None)
 
         with self._changed:
-            self._changed.wait_for(lambda: found() or self._ended, START_LIMIT)
+            self._changed.wait_for(lambda: found() or self._ended, LOG_LIMIT)
         line = found()
         assert line is not None, f"never logged: {text}\n{self.tail()}"
         return line

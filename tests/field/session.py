@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from typing import Any
 
-from .raw import BOTH, Answer, Exchange, ask, dump, opened, read
+from .raw import BOTH, LIMIT, Answer, Exchange, ask, dump, opened, read
 
 LATEST = "2025-11-25"
 MODERN = "2026-07-28"
@@ -99,6 +100,24 @@ class Caller:
         asked = call(next(_ERRANDS), "received", {"part": part.decode("latin-1")})
         return (await self.result(asked, "application/json"))["structuredContent"]
 
+    async def until_received(self, part: str) -> Json:
+        """The first message that our child was sent and that has `part` in it, once it was sent."""
+        async with asyncio.timeout(LIMIT):
+            while not (found := await self.heard(part.encode())):
+                pass
+        return dict(found[0])
+
+    async def cancelled(self) -> list[object]:
+        """What our child was told is cancelled, in order."""
+        told = await self.heard(b'"method":"notifications/cancelled"')
+        return [one["params"]["requestId"] for one in told]
+
+    async def until_cancelled(self, hop_id: object) -> None:
+        """Wait for the child to be told that the call it knows by this id is cancelled."""
+        async with asyncio.timeout(LIMIT):
+            while hop_id not in await self.cancelled():
+                pass
+
     async def heard(self, part: bytes) -> list[Json]:
         """The same, read."""
         return [read(one) for one in await self.received(part)]
@@ -162,6 +181,46 @@ class Modern(Caller):
         return [*super().posting(message, accept), ("MCP-Protocol-Version", MODERN), *mirrored]
 
 
+@dataclass
+class Old(Caller):
+    """A client of HTTP+SSE (2024-11-05): one stream for everything, and an address to POST to."""
+
+    stream: Exchange | None = None
+    address: str = ""
+
+    async def post(self, message: object, accept: str = BOTH) -> Answer:
+        """The refusal of the POST, or what came on the stream up to the answer."""
+        body = self.body(message)
+        refusal = await ask(self.port, "POST", self.posting(message), body, path=self.address)
+        if refusal.status != 202:
+            return refusal
+        asked = read(body)
+        blocks = []
+        while asked.get("id") is not None and "method" in asked:
+            event = await self._stream.event()
+            blocks.append(b"data: " + event.data)
+            if "method" not in event.message and event.message.get("id") == asked["id"]:
+                break
+        return Answer(200, {"content-type": "text/event-stream"}, b"\n\n".join(blocks))
+
+    @property
+    def _stream(self) -> Exchange:
+        assert self.stream is not None
+        return self.stream
+
+
+@asynccontextmanager
+async def old(port: int, capabilities: Json | None = None) -> AsyncIterator[Old]:
+    """Its session lives as long as its stream."""
+    async with opened(port, "GET", [("Accept", "text/event-stream")], path="/sse") as stream:
+        named = await stream.event()
+        assert named.name == "endpoint"
+        client = Old(port, stream=stream, address="/" + named.data.decode())
+        await client.result(initialize("2024-11-05", capabilities))
+        assert (await client.post(notification("notifications/initialized"))).payloads == []
+        yield client
+
+
 def initialize(revision: str = LATEST, capabilities: Json | None = None, request_id: Id = "init") -> Json:
     offered = {
         "protocolVersion": revision,
@@ -194,3 +253,10 @@ async def session(
     finally:
         with suppress(OSError, EOFError):
             await found.delete()
+
+
+async def sessions(port: int) -> int:
+    """How many the bridge says it has."""
+    count = read((await ask(port, "GET", [], path="/readyz")).body)["sessions"]
+    assert isinstance(count, int)
+    return count

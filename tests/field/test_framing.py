@@ -20,10 +20,12 @@ from .session import (
     initialize,
     line,
     notification,
+    old,
     progress,
     request,
     run,
     session,
+    sessions,
 )
 
 KIB, MIB = 1024, 1024 * 1024
@@ -65,7 +67,7 @@ GOOD = '{"jsonrpc":"2.0","id":$ID,"result":{"guessed":true}}'
 @pytest.fixture(scope="module")
 def own(start_bridge: Start) -> Bridge:
     """A child per session."""
-    return start_bridge(child("scripted.py"), "--max-body", "32MiB")
+    return start_bridge(child("scripted.py"), "--max-body", "32MiB", "--legacy-sse")
 
 
 @pytest.fixture(scope="module")
@@ -483,6 +485,21 @@ class TestInvalidUtf8:
             assert (await stream.message())["method"] == "notifications/good"
         own.expect_log("notifications/bad-byte")
 
+    @pytest.mark.case("FR-06", "FR-02", "RT-01")
+    @pytest.mark.parametrize("params", ['{"x":"@"}', '{"x":"$PAD"}'], ids=["bad byte", "too long"])
+    async def test_question_that_cannot_be_read_is_answered_with_an_error(
+        self, strict: Bridge, params: str
+    ) -> None:
+        """No client is asked; the server is told so, for it may wait for ever."""
+        asked = f'{{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{params}}}'
+        bad = {"hex": (asked.encode().replace(b"@", b"\x97") + b"\n").hex()}
+        step = {"padded": [2 * MIB, asked]} if "$PAD" in params else bad
+        async with session(strict.port, capabilities={"elicitation": {}}) as client:
+            answer = await client.run(step, {"hear": '"q"'})
+            assert [said(one["result"]) for one in answer.messages if "method" not in one] == ["done"]
+            (reply,) = await client.heard(b'"id":"q"')
+            assert "error" in reply
+
     @pytest.mark.case("FR-06")
     async def test_modern_answer_with_a_bad_byte_ends_its_call_only(self, own: Bridge) -> None:
         head = b'{"jsonrpc":"2.0","id":'.hex() + "$ID" + b',"result":{"x":"'.hex()
@@ -621,11 +638,11 @@ class TestMalformedInput:
     @pytest.mark.case("FR-07")
     @pytest.mark.parametrize("body", [b"{not json", b"", b"{}", b'"x"', b"[]"])
     async def test_malformed_body_without_a_session_starts_nothing(self, own: Bridge, body: bytes) -> None:
-        before = own.servers()
+        before = await sessions(own.port)
         answer = await ask(own.port, "POST", [("Content-Type", "application/json"), ("Accept", BOTH)], body)
         assert answer.status == 400
         assert answer.error["code"] in (-32700, -32600)
-        assert own.servers() <= before
+        assert await sessions(own.port) == before
 
 
 class TestNewlinesInBodies:
@@ -708,7 +725,68 @@ class TestNewlinesInBodies:
             assert b"\r" not in answer.body
 
 
-async def _expect_echo(client: Session, message: dict[str, Any], size: int) -> None:
+class TestOldClients:
+    """The same over HTTP+SSE, where everything goes on one stream."""
+
+    @pytest.mark.case("FR-01", "FR-06")
+    async def test_noise_and_bad_bytes_harm_no_old_client(self, own: Bridge) -> None:
+        noise = {"hex": b"".join(one + b"\n" for one in NOISE).hex()}
+        head = b'{"jsonrpc":"2.0","id":'.hex() + "$ID" + b',"result":{"x":"'.hex()
+        async with old(own.port) as client:
+            answer = await client.run(noise, line(text("still here")), noise)
+            assert [said(one["result"]) for one in answer.messages] == ["still here"]
+            assert (await client.run({"hex": head + b'\x97"}}\n'.hex()})).error["code"] == -32603
+            refused = await client.post(b"\xff\xfe" + dump(call(1, "bad-body")))
+            assert (refused.status, refused.error["code"], refused.last["id"]) == (400, -32700, None)
+            assert await client.received(b"bad-body") == []
+            await still_works(client)
+
+    @pytest.mark.case("FR-02")
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_long_messages_of_an_old_client_arrive_whole(self, own: Bridge, size: int) -> None:
+        async with old(own.port) as client:
+            answer = await client.post(run(4, {"sized": [size, AFTER]}))
+            assert len(answer.payloads[-1]) == size
+            await _expect_echo(client, call(8, "echo", {"x": ""}), size)
+
+    @pytest.mark.case("FR-03")
+    async def test_characters_cut_in_two_survive_for_an_old_client(self, own: Bridge) -> None:
+        async with old(own.port) as client:
+            assert said((await client.run({"trickle": text(SAYING)})).result) == SAYING
+            body = dump(call(1, "echo", {"x": SAYING}))
+            start = body.index(SAYING.encode())
+            pieces = [body[:start], *(bytes([byte]) for byte in body[start:])]
+            headers = client.posting(body)
+            taken = await ask_in_chunks(client.port, headers, pieces, pause=0.005, path=client.address)
+            assert taken.status == 202
+            assert (await client.received(SAYING.encode()))[-1].endswith(dump({"x": SAYING}) + b"}}")
+
+    @pytest.mark.case("FR-04")
+    async def test_separators_neither_cut_the_stream_of_an_old_client_nor_go_out_raw(
+        self, own: Bridge
+    ) -> None:
+        async with old(own.port) as client:
+            answer = await client.post(run(SEPARATORS, line(text(SEPARATORS))))
+            assert said(answer.result) == SEPARATORS
+            _expect_no_separator(answer.body)
+            echoed = await client.result(call(1, "echo", {SEPARATORS: SEPARATORS}))
+            assert echoed["x-arguments"] == {SEPARATORS: SEPARATORS}
+            _expect_no_separator((await client.received(b'"echo"'))[-1])
+
+    @pytest.mark.case("FR-07", "FR-08")
+    async def test_child_reads_nothing_but_whole_messages_of_an_old_client(self, own: Bridge) -> None:
+        async with old(own.port) as client:
+            for body in MALFORMED:
+                answer = await client.post(body)
+                assert answer.status == 400, body
+                assert answer.error["code"] in (-32700, -32600)
+            assert await client.received(b"malformed") == []
+            pretty = json.dumps(call("pretty", "echo", {"x": "a\nb"}), indent=2).replace("\n", "\r\n")
+            assert (await client.post(pretty.encode())).result["x-arguments"] == {"x": "a\nb"}
+            assert len(await client.received(b'"pretty"')) == 1
+
+
+async def _expect_echo(client: Caller, message: dict[str, Any], size: int) -> None:
     """The child gets an argument that fills the whole request up to `size` bytes."""
     room = size - len(dump(message))
     message["params"]["arguments"]["x"] = "y" * room

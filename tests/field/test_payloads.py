@@ -18,6 +18,7 @@ from .session import (
     call,
     line,
     notification,
+    old,
     request,
     run,
     session,
@@ -47,7 +48,7 @@ DEPTH = 128
 
 @pytest.fixture(scope="module")
 def own(start_bridge: Start) -> Bridge:
-    return start_bridge(child("scripted.py"))
+    return start_bridge(child("scripted.py"), "--legacy-sse")
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +63,17 @@ def bridge(request: pytest.FixtureRequest) -> Iterator[Bridge]:
     assert found.process.poll() is None, found.tail()
 
 
-@pytest.fixture(params=["own", "shared", "modern"])
+@pytest.fixture(params=["own", "shared", "modern", "old"])
 async def caller(request: pytest.FixtureRequest, own: Bridge, shared: Bridge) -> AsyncIterator[Caller]:
-    """A session with a child of its own, one that shares its child, and a caller of 2026-07-28."""
+    """A session with a child of its own, one that shares its child, and clients of other eras."""
     if request.param == "modern":
         yield Modern(own.port)
-        return
-    async with session((own if request.param == "own" else shared).port) as found:
-        yield found
+    elif request.param == "old":
+        async with old(own.port) as client:
+            yield client
+    else:
+        async with session((own if request.param == "own" else shared).port) as found:
+            yield found
 
 
 def result(text: str) -> Json:

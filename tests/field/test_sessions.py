@@ -188,12 +188,12 @@ async def test_session_named_twice_is_400(plain: Bridge) -> None:
 @pytest.mark.case("SS-01")
 async def test_session_of_a_bridge_before_the_restart_is_404_and_initialize_opens_a_new_one() -> None:
     async with launched(SERVER) as first:
-        await first.until(lambda: first.url)
-        port = int(first.base.rpartition(":")[2])
+        await first.until_serving()
+        port = first.port
         stale = await connect(port)
         await first.stop()
     async with launched(SERVER, port=port) as second:
-        await second.until(lambda: second.url)
+        await second.until_serving()
         for method, body in (
             ("POST", json.dumps(request(1, "ping")).encode()),
             ("GET", None),
@@ -462,8 +462,8 @@ async def test_bad_times_are_refused_at_start_in_one_line() -> None:
 @pytest.mark.parametrize("value", ["1e9", "720h", "99999999999999"])
 async def test_big_times_are_taken_as_they_are(value: str) -> None:
     async with launched(SERVER, "--session-idle-timeout", value) as bridge:
-        await bridge.until(lambda: bridge.url)
-        peer = await connect(int(bridge.base.rpartition(":")[2]))
+        await bridge.until_serving()
+        peer = await connect(bridge.port)
         assert tool_text((await peer.post(call(1, "slow", {"seconds": 0.1}))).last) == "done"
         assert tool_text((await peer.post(call(2, "echo", {"text": "on"}))).last) == "on"
         await bridge.stop()
@@ -498,7 +498,7 @@ async def test_shared_server_is_initialized_once_however_many_come(start_bridge:
         await first.flush()
         first.reset()
         await crowd(20, one, at_once=20)
-    bridge.expect_servers(1)
+    bridge.expect_servers(2)  # the shared one, and one started ahead
 
 
 @pytest.mark.case("SS-08")
@@ -669,7 +669,7 @@ MOMENTS = ("after the head", "within the body", "after the body", "while it is a
 async def test_clients_that_vanish_at_any_moment_disturb_nobody(start_bridge: Start, model: str) -> None:
     bridge = start_bridge(SERVER, "--process", model)
     async with session(bridge.port) as steady, session(bridge.port) as fickle:
-        before = await at_rest(bridge, 3 if model == "session" else 1)
+        before = await at_rest(bridge, 3 if model == "session" else 2)
 
         async def one(number: int) -> None:
             peer = fickle if number % 2 else Session(bridge.port)
@@ -699,9 +699,9 @@ async def test_clients_that_vanish_at_any_moment_disturb_nobody(start_bridge: St
             tasks.create_task(crowd(200, one, at_once=32))
             tasks.create_task(go_on())
         assert tool_text((await fickle.post(call(1000, "echo", {"text": "on"}))).last) == "on"
-        # Who left while `initialize` was answered may have got the answer: that session lives.
+        # Who left after the body was sent may have been answered before: that session lives.
         opened_and_kept = (await readiness(bridge.port))["sessions"] - before.sessions
-        assert 0 <= opened_and_kept <= 25
+        assert 0 <= opened_and_kept <= 50
     faults = [line for line in bridge.log if "Exception" in line or "failed with" in line]
     assert not faults
 

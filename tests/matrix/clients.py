@@ -14,15 +14,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from asyncio import TaskGroup
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
+from io import BytesIO
 from typing import Any, Final, Protocol
 from urllib.parse import urljoin
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
-LIMIT: Final = 30.0
+LIMIT: Final = 20.0
 """Seconds for anything that would otherwise hang."""
 _BLOCK: Final = re.compile(rb"\r?\n\r?\n")
 _BOTH: Final = "application/json, text/event-stream"
@@ -34,6 +36,8 @@ Hear = Callable[[bytes, str], None]
 
 
 class Client(Protocol):
+    """What a client does besides hearing. Its tasks are in the group that it is given."""
+
     async def send(self, message: bytes) -> None:
         """Send one message; returns when it is on its way, and no later message can overtake it."""
 
@@ -44,9 +48,9 @@ class Client(Protocol):
 class StdioClient:
     """A client that started the bridge itself."""
 
-    def __init__(self, process: Process, hear: Hear) -> None:
+    def __init__(self, process: Process, hear: Hear, tasks: TaskGroup) -> None:
         self._process = process
-        self._reading = asyncio.create_task(self._read(hear))
+        self._reading = tasks.create_task(self._read(hear))
 
     async def _read(self, hear: Hear) -> None:
         assert self._process.stdout is not None
@@ -71,10 +75,10 @@ class StdioClient:
 class HttpClient:
     """Streamable HTTP: a POST for each message, and a GET stream once the session is open."""
 
-    def __init__(self, http: ClientSession, url: str, hear: Hear) -> None:
-        self._http, self._url, self._hear = http, url, hear
+    def __init__(self, http: ClientSession, url: str, hear: Hear, tasks: TaskGroup) -> None:
+        self._http, self._url, self._hear, self._tasks = http, url, hear, tasks
         self._session: dict[str, str] = {}
-        self._posts: dict[object, asyncio.Task[None]] = {}
+        self._posts: list[asyncio.Task[None]] = []
         self._listening: asyncio.Task[None] | None = None
 
     async def send(self, message: bytes) -> None:
@@ -86,11 +90,11 @@ class HttpClient:
             assert response.status == 202, await told(response)
             assert await response.read() == b""
         if what.get("method") == "notifications/initialized":
-            self._listening = await begun(self._listen)
+            self._listening = await begun(self._listen, self._tasks)
 
     def _post(self, message: bytes) -> Any:
         headers = {"Content-Type": _JSON, "Accept": _BOTH, **self._session}
-        return self._http.post(self._url, data=message, headers=headers)
+        return self._http.post(self._url, data=BytesIO(message), headers=headers)
 
     async def _request(self, message: bytes, what: dict[str, Any]) -> None:
         stream = f"POST {what['id']!r}"
@@ -106,9 +110,9 @@ class HttpClient:
                 async for heard in messages(response):
                     self._hear(heard, stream)
 
-        self._posts[stream] = asyncio.create_task(post())
+        self._posts.append(self._tasks.create_task(post()))
         if what["method"] == "initialize":
-            await first(self._posts[stream], taken)
+            await taken.wait()
 
     async def _listen(self, ready: asyncio.Event) -> None:
         headers = {"Accept": _EVENTS, **self._session}
@@ -124,7 +128,7 @@ class HttpClient:
             async with self._http.delete(self._url, headers=self._session) as response:
                 assert response.status in (200, 204), await told(response)
             assert self._listening is not None
-            await asyncio.gather(self._listening, *self._posts.values())
+            await asyncio.gather(self._listening, *self._posts)
             async with self._post(b'{"jsonrpc":"2.0","id":0,"method":"ping"}') as response:
                 assert response.status == 404, await told(response)
 
@@ -132,13 +136,13 @@ class HttpClient:
 class SseClient:
     """HTTP+SSE: the session is one stream, and what is sent goes to the address that it names."""
 
-    def __init__(self, http: ClientSession, url: str, hear: Hear) -> None:
-        self._http, self._url, self._hear = http, url, hear
+    def __init__(self, http: ClientSession, url: str, hear: Hear, tasks: TaskGroup) -> None:
+        self._http, self._url, self._hear, self._tasks = http, url, hear, tasks
         self._endpoint = ""
         self._listening: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        self._listening = await begun(self._listen)
+        self._listening = await begun(self._listen, self._tasks)
 
     async def _listen(self, ready: asyncio.Event) -> None:
         async with self._http.get(self._url, headers={"Accept": _EVENTS}) as response:
@@ -150,8 +154,11 @@ class SseClient:
                 elif kind == "message":
                     self._hear(data, "SSE")
 
+    def _post(self, message: bytes) -> Any:
+        return self._http.post(self._endpoint, data=BytesIO(message), headers={"Content-Type": _JSON})
+
     async def send(self, message: bytes) -> None:
-        async with self._http.post(self._endpoint, data=message, headers={"Content-Type": _JSON}) as response:
+        async with self._post(message) as response:
             assert response.status == 202, await told(response)
 
     async def close(self) -> None:
@@ -160,7 +167,7 @@ class SseClient:
         self._listening.cancel()
         with suppress(asyncio.CancelledError):
             await self._listening
-        async with self._http.post(self._endpoint, data=b"{}", headers={"Content-Type": _JSON}) as response:
+        async with self._post(b'{"jsonrpc":"2.0","id":0,"method":"ping"}') as response:
             assert response.status == 404, await told(response)
 
 
@@ -198,19 +205,12 @@ async def told(response: ClientResponse) -> str:
     return f"HTTP {response.status}: {await response.text()}"
 
 
-async def begun(call: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+async def begun(
+    call: Callable[[asyncio.Event], Coroutine[Any, Any, None]], tasks: TaskGroup
+) -> asyncio.Task[None]:
     """A task that has got as far as setting the event it is given."""
     ready = asyncio.Event()
-    task = asyncio.create_task(call(ready))
-    await first(task, ready)
-    return task
-
-
-async def first(task: asyncio.Task[None], event: asyncio.Event) -> None:
-    """Wait for the event, or for the failure of the task that was to set it."""
+    task = tasks.create_task(call(ready))
     async with asyncio.timeout(LIMIT):
-        waiting = asyncio.create_task(event.wait())
-        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if task.done():
-            task.result()
+        await ready.wait()
+    return task

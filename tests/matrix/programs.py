@@ -24,7 +24,8 @@ from typing import Final
 
 from support import machine
 
-from .clients import LIMIT, Client, Hear, HttpClient, SseClient, StdioClient, unlimited
+from .clients import LIMIT, HttpClient, SseClient, StdioClient, unlimited
+from .talk import Talk
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "MATRIX"
@@ -187,15 +188,16 @@ async def cell() -> AsyncIterator[Cell]:
 
 
 @asynccontextmanager
-async def client(program: Program, side: Side, hear: Hear) -> AsyncIterator[Client]:
-    """A client of this transport before a bridge."""
-    if side is Side.STDIO:
-        yield StdioClient(program.process, hear)
-        return
-    async with unlimited() as http:
-        if side is Side.HTTP:
-            yield HttpClient(http, await program.url(side), hear)
-        else:
-            old = SseClient(http, await program.url(side), hear)
-            await old.connect()
-            yield old
+async def talking(program: Program, side: Side) -> AsyncIterator[Talk]:
+    """A client of this transport before a bridge; whatever fails on its side fails the test at once."""
+    async with unlimited() as http, asyncio.TaskGroup() as tasks:
+        talk = Talk(tasks)
+        match side:
+            case Side.STDIO:
+                talk.client = StdioClient(program.process, talk.hear, tasks)
+            case Side.HTTP:
+                talk.client = HttpClient(http, await program.url(side), talk.hear, tasks)
+            case Side.SSE:
+                talk.client = old = SseClient(http, await program.url(side), talk.hear, tasks)
+                await old.connect()
+        yield talk

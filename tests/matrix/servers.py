@@ -75,7 +75,7 @@ DEMO = Server(
     failing=("fail", {"code": -32042, "message": "é failed"}),
     fault=-32042,
     touch=("touch", {}),
-    ids=(b"0", b'""', b'"1"', b"1", b"-7", b"9007199254740993", '"é 読 🎉"'.encode(), b'"\\u00e9"'),
+    ids=(b"0", b'""', b'"1"', b"1", b"-7", b"9007199254740993", '"é 読 🎉"'.encode()),
     ambient=lambda _: False,
     exact=True,
 )
@@ -96,7 +96,7 @@ EVERYTHING = Server(
     failing=("trigger-url-elicitation", {"url": "https://example.com/", "errorPath": True}),
     fault=-32042,
     touch=("toggle-subscriber-updates", {}),
-    # JavaScript has no 2^53 + 1, and normalises what is escaped.
+    # JavaScript has no 2^53 + 1.
     ids=(b"0", b'""', b'"1"', b"1", b"-7", b"9007199254740991", '"é 読 🎉"'.encode()),
     ambient=lambda said: (
         said.get("method") == "notifications/tools/list_changed" or "Roots updated" in json.dumps(said)

@@ -45,8 +45,12 @@ class Arrival(msgspec.Struct, frozen=True):
     """A message, which one it was of all that arrived, and on which stream."""
 
     said: Heard
+    raw: bytes
     number: int
     stream: str
+
+    def __str__(self) -> str:
+        return f"{self.stream} #{self.number}: {self.raw[:300]!r}"
 
 
 Reply = Callable[[Heard], bytes]
@@ -54,24 +58,29 @@ Reply = Callable[[Heard], bytes]
 
 
 class Talk:
-    """One conversation. `client` is set once there is one; `hear` is what it tells."""
+    """One conversation. `client` is set once there is one; `hear` is what it tells.
 
-    def __init__(self) -> None:
+    Answers that need no test to say them are sent by tasks of the group.
+    """
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
         self.unread: list[Arrival] = []
         self.replies: dict[str, Reply] = {}
         """By method; a question that has no reply here is left to the test."""
         self.client: Client
         self._count = 0
         self._news = asyncio.Event()
-        self._answering: set[asyncio.Task[None]] = set()
 
     def hear(self, raw: bytes, stream: str) -> None:
         said = msgspec.json.decode(raw, type=Heard)
         assert said.jsonrpc == "2.0"
         self._count += 1
-        self.unread.append(Arrival(said, self._count, stream))
-        if said.asks and (reply := self.replies.get(said.method or "")):
-            self._answering.add(asyncio.create_task(self.reply(said, reply(said))))
+        reply = self.replies.get(said.method or "") if said.asks else None
+        if reply is None:
+            self.unread.append(Arrival(said, raw, self._count, stream))
+        else:
+            self._tasks.create_task(self.reply(said, reply(said)))
         self._news.set()
 
     # What the server says
@@ -84,7 +93,7 @@ class Talk:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise AssertionError(f"never came; unread: {self.unread!r:.2000}") from None
+            raise AssertionError(f"never came; unread:\n{self.left()}") from None
         self.unread.remove(found[0])
         return found[0]
 
@@ -95,11 +104,8 @@ class Talk:
     async def answer(self, key: bytes) -> Arrival:
         return await self.until(lambda said: said.method is None and said.key == key)
 
-    def taken(self, method: str) -> list[Heard]:
-        """All that is there of this method, taken."""
-        found = [one for one in self.unread if one.said.method == method]
-        self.unread = [one for one in self.unread if one not in found]
-        return [one.said for one in found]
+    def left(self) -> str:
+        return "\n".join(map(str, self.unread))
 
     # What the client says
 
@@ -118,6 +124,10 @@ class Talk:
     async def result(self, key: bytes, method: str, params: bytes = b"{}") -> bytes:
         """Ask, and take the answer, which is no error."""
         await self.ask(key, method, params)
+        return await self.outcome(key)
+
+    async def outcome(self, key: bytes) -> bytes:
+        """The result of what was asked under this id."""
         said = (await self.answer(key)).said
         assert isinstance(said.result, msgspec.Raw), said
         return bytes(said.result)
@@ -128,8 +138,3 @@ class Talk:
         said = (await self.answer(key)).said
         assert isinstance(said.error, msgspec.Raw), said
         return bytes(said.error)
-
-    async def answered(self) -> None:
-        """Return when all replies are out. Raises what went wrong with one of them."""
-        await asyncio.gather(*self._answering)
-

@@ -16,9 +16,8 @@ from support.machine import eventually
 
 from .conftest import Note
 from .conversation import Conversation
-from .programs import PAIRS, Cell, Side, cell, client
+from .programs import PAIRS, Cell, Side, cell, talking
 from .servers import CASES, Reached, Server, reach
-from .talk import Talk
 
 
 @pytest.mark.parametrize(("downstream", "upstream"), PAIRS)
@@ -29,9 +28,8 @@ async def test_the_same_conversation_over_every_pair_of_transports(
     note(row=f"{downstream} → {upstream}", column=server.name)
     async with cell() as around:
         reached = await reach(around, downstream, upstream, server, software)
-        talk = Talk()
         began = time.monotonic()
-        async with client(reached.bridge, downstream, talk.hear) as talk.client:
+        async with talking(reached.bridge, downstream) as talk:
             for name, step in Conversation(talk, server).steps.items():
                 note(step=name)
                 await step()

@@ -46,6 +46,10 @@ class Bridge:
         """Scheme and authority of the URL."""
         return self.url[: self.url.index("/", 8)]
 
+    @property
+    def port(self) -> int:
+        return int(self.base.rpartition(":")[2])
+
     def servers(self) -> list[machine.Process]:
         return machine.marked(f"{MARK}={self.mark}")
 
@@ -80,6 +84,9 @@ class Bridge:
         """The first line of the log that holds `words`."""
         await self.until(lambda: any(words in line for line in self.log))
         return next(line for line in self.log if words in line)
+
+    async def until_serving(self) -> None:
+        await self.until(lambda: self.url)
 
     async def until_servers(self, count: int, limit: float = LIMIT) -> None:
         await machine.eventually(

@@ -14,7 +14,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import anyio
 
@@ -192,8 +192,8 @@ class _Connection(asyncio.Protocol):
         self.handling: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._line = transport
+        line = cast("asyncio.Transport", transport)  # uvloop has no common ancestor
+        self._line = line
         self._wire.connections.add(self)
         self._wire.accepted += 1
 
