@@ -29,7 +29,7 @@ from bridge.core.message import (
     line_safe,
     local_error,
 )
-from bridge.core.splice import has_equal_keys, members, quote
+from bridge.core.splice import has_equal_keys, members, quote, replaced
 from bridge.deadlines import Deadlines
 from bridge.downstream.http import Ready
 from bridge.downstream.reply import Reply, declined, later, malformed, refused
@@ -54,7 +54,7 @@ class _Code(msgspec.Struct):
 class ModernCall:
     """One request as the party that it is: callers know nothing of each other, and choose equal ids."""
 
-    def __init__(self, link: Link, reply: Reply) -> None:
+    def __init__(self, link: Link, reply: Reply, *, private: bool) -> None:
         self.party = Party("modern")
         self._reply = reply
         link.join(self)
@@ -114,7 +114,7 @@ class ModernEndpoint:
         self, link: Link, request: BaseRequest, accepted: Accepted, asked: Request, claims: Claims
     ) -> StreamResponse:
         reply = Reply(accepted, sse.event)
-        call = ModernCall(link, reply)
+        call = ModernCall(link, reply, private=self._relay.config.access.token is not None)
         link.ask(call, asked, reply, wants_log=claims.log_level is not None)
         try:
             return await reply.respond(
@@ -172,6 +172,15 @@ def _check(index: params.ToolIndex, claims: Claims, request: BaseRequest) -> Ref
     if annotations is None:
         return None
     return params.check(annotations, claims.arguments, request.headers.items())
+
+
+def _unshared(response: Response) -> Response:
+    """The answer for a caller who had to show a token: a cache on the way may not share it (CA-2)."""
+    if response.result is UNSET or b'"public"' not in bytes(response.result):
+        return response
+    if bytes(members(response.result).get("cacheScope", b"")) != b'"public"':
+        return response
+    return response.with_result(replaced(response.result, ("cacheScope",), b'"private"'))
 
 
 def _status(response: Response) -> int:

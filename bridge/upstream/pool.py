@@ -9,6 +9,7 @@ Answers basic/transports, stdio, Unexpected Termination: a server that stopped m
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,6 +26,8 @@ from bridge.upstream.base import Receiver
 from bridge.upstream.guard import Guard
 from bridge.upstream.process import Child, environment, spawn
 from bridge.upstream.stdio import StdioUpstream
+
+_log = logging.getLogger("bridge.server")
 
 YOUNG = 10.0
 """Seconds: a warm child that dies before is a failed start; one that dies later grew tired of waiting."""
@@ -156,6 +159,7 @@ class Pool:
             if self._closed:
                 raise ServerFault("the bridge is stopping")
             child = self._spawn()
+        _log.info("started", extra={"label": child.label})
         self._started += 1
         self._children.add(child)
         self._tasks.start_soon(self._tend, child)

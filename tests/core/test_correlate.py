@@ -418,6 +418,8 @@ def test_the_status_of_a_task_goes_to_the_party_that_made_it() -> None:
     hop.ask(b, 1, "tools/call", b'{"task":{}}')
     hop.answer(b"1", CREATED)
     hop.take_fallen()
+    hop.note("notifications/tasks/status")
+    assert [(one, exchange) for one, exchange, _ in hop.notes()] == [(None, None)]
     for task, owner in ((b"T", b), (b"other", None)):
         hop.note("notifications/tasks/status", b'{"taskId":"%b","status":"working"}' % task)
         assert [(one, exchange) for one, exchange, _ in hop.notes()] == [(owner, None)]

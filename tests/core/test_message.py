@@ -233,7 +233,16 @@ def test_invalid_utf8_is_a_parse_error(text: bytes) -> None:
 @pytest.mark.spec("ER-1", "ER-2")
 @pytest.mark.case("FR-07")
 def test_what_is_no_json_and_what_is_no_message_are_told_apart() -> None:
-    for text in (b"", b" ", b"{not json", b"{", b'{"jsonrpc":"2.0","id":1,"method":"ping"', b"nul", b"\x00"):
+    for text in (
+        b"",
+        b" ",
+        b"[1,",
+        b"{not json",
+        b"{",
+        b'{"jsonrpc":"2.0","id":1,"method":"ping"',
+        b"nul",
+        b"\x00",
+    ):
         assert refused(text).code == PARSE_ERROR
     for text in (b"{}", b'"x"', b"null", b"42", b"[]", b'{"jsonrpc":"2.0"}'):
         assert refused(text).code == INVALID_REQUEST
@@ -383,6 +392,8 @@ def test_line_separators_of_unicode_are_escaped_for_readers_that_break_lines_the
     assert line_safe(text) == (
         '{"jsonrpc":"2.0","method":"m","params":{"t":"a\\u2028b\\u2029c\\u0085é"}}'.encode()
     )
+    for plain in ('{"t":"é"}'.encode(), b'{"t":"e"}'):
+        assert line_safe(plain) == plain
 
 
 def test_a_line_break_within_a_number_or_a_name_is_a_parse_error() -> None:
@@ -462,6 +473,7 @@ def test_a_task_is_found_in_what_made_it_and_in_what_tells_of_it() -> None:
     created = Raw(b'{"task":{"taskId":"t1","status":"working","ttl":1}}')
     assert task_of(created, created=True) == message.Task("t1", "working")
     assert task_of(Raw(b'{"taskId":"t1","status":"failed"}')) == message.Task("t1", "failed")
+    assert not task_of(UNSET).id
     for payload in (b"null", b"[]", b'{"taskId":5}', b'{"content":[]}', b'{"task":{}}'):
         assert not task_of(Raw(payload)).id
         assert not task_of(Raw(payload), created=True).id

@@ -34,7 +34,16 @@ def test_of_equal_keys_the_last_is_taken() -> None:
         assert members(text)["a"] == b"3"
 
 
-@pytest.mark.parametrize("text", [b"[]", b"1", b'"{}"', b"null", b"", b"{", b'{"a"}', b"{}{}"])
+HALF = b'"\\ud800"'
+
+
+NO_OBJECTS = [
+    *(b"[]", b"1", b'"{}"', b"null", b"", b"{", b'{"a"}', b"{}{}", HALF, b"{}" + HALF, b'{"a":1}' + HALF),
+    *(b"{1:%b}" % HALF, b"{%b}" % HALF, b'{"a":%b' % HALF, b'{"a":%b "b":1}' % HALF, b'{"a":%b,}' % HALF),
+]
+
+
+@pytest.mark.parametrize("text", NO_OBJECTS)
 def test_what_is_no_object_has_no_members(text: bytes) -> None:
     with pytest.raises(ValueError):
         splice.members(text)
@@ -158,6 +167,17 @@ def deepest(text: bytes) -> int:
 
 
 @pytest.mark.case("ID-09")
+@pytest.mark.parametrize("inner", [b"0", HALF])
+def test_what_nests_deeper_than_can_be_followed_is_refused(inner: bytes) -> None:
+    text = b'{"a":' + b"[" * 100_000 + inner + b"]" * 100_000 + b"}"
+    assert not splice.is_json(text)
+    with pytest.raises(ValueError):
+        splice.members(text)
+    with pytest.raises(ValueError):
+        splice.elements(text[5:-1])
+
+
+@pytest.mark.case("ID-09")
 @given(VALUES, st.integers(0, 6))
 def test_depth_is_counted_outside_of_strings(text: bytes, limit: int) -> None:
     assert splice.too_deep(text, limit) == (deepest(text) > limit)
@@ -166,6 +186,7 @@ def test_depth_is_counted_outside_of_strings(text: bytes, limit: int) -> None:
 @pytest.mark.case("ID-09")
 @pytest.mark.parametrize("filling", [b"[]", b'"[[["', b"{}"])
 def test_depth_of_a_large_text_is_counted_as_that_of_a_small_one(filling: bytes) -> None:
+    assert not splice.too_deep(b"[" + b'"x",' * 10_000 + filling + b"]", 3)
     wide = b"[" + b",".join([filling] * 10_000) + b"]"
     assert not splice.too_deep(wide, 2)
     assert splice.too_deep(wide, 1) == (b'"' not in filling)

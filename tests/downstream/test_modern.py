@@ -22,7 +22,7 @@ from support.scripted_bridge import (
 )
 from support.scripted_server import Heard, Json, ScriptedServer, dump
 
-from bridge.config import Limits
+from bridge.config import Access, Limits
 
 CAPABILITIES = f"{PREFIX}clientCapabilities"
 VERSION = f"{PREFIX}protocolVersion"
@@ -278,6 +278,18 @@ async def test_error_of_the_server_has_its_status_and_is_passed_on(code: int, st
         answer = await exchange.answer()
         assert (answer.status, answer.last["id"]) == (status, 1)
         assert answer.error == {"code": code, "message": "m", "data": {"k": 1}}
+
+
+@pytest.mark.spec("CA-2")
+@pytest.mark.parametrize(("token", "scope"), [(None, "public"), ("t" * 16, "private")])
+async def test_what_a_token_was_needed_for_is_not_called_public(token: str | None, scope: str) -> None:
+    listed = {"tools": [{"name": "public"}], "ttlMs": 5, "cacheScope": "public"}
+    async with bridged(access=Access(token=token)) as bridge:
+        server = await bridge.modern_server()
+        exchange = await bridge.post_modern(modern(1, "tools/list"))
+        server.answers(await server.hears("tools/list"), listed)
+        answer = await exchange.answer()
+        assert answer.json["result"] == {**listed, "cacheScope": scope}
 
 
 async def test_client_that_takes_json_only_gets_the_answer_without_what_came_before() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -18,6 +19,7 @@ def marked(file: Path) -> Iterator[str]:
             yield from (one.value for one in node.args if isinstance(one, ast.Constant))  # type: ignore[misc]
 
 
+@cache
 def cases() -> dict[str, set[str]]:
     """The marked cases, and the files that mark them."""
     found: dict[str, set[str]] = {}

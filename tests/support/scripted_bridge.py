@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from aiohttp.web import BaseRequest, StreamResponse
 from field.raw import BOTH, Answer, Exchange, dial, head_of
 
-from bridge.config import Command, Config, Limits, Listen, ProcessModel, Timing
+from bridge.config import Access, Command, Config, Limits, Listen, ProcessModel, Timing
 from bridge.downstream.listener import Served, serve
 from bridge.downstream.streamable_http import StreamableHttp
 from bridge.era.revisions import MODERN_VERSIONS
@@ -230,11 +230,16 @@ async def bridged(
     process: ProcessModel = ProcessModel.SESSION,
     limits: Limits | None = None,
     timing: Timing = UNHURRIED,
+    access: Access | None = None,
     proven: bool = True,
 ) -> AsyncIterator[Bridge]:
-    """The bridge at work. If `proven`, it needs no evidence of its own that the server works."""
+    """The bridge at work, without the gate that holds callers against `access`. If `proven`, it needs no evidence of its own that the server works."""
     config = Config(
-        upstream=Command(argv=("script",)), process=process, limits=limits or Limits(), timing=timing
+        upstream=Command(argv=("script",)),
+        process=process,
+        limits=limits or Limits(),
+        timing=timing,
+        access=access or Access(),
     )
     loop, faults = asyncio.get_running_loop(), _Faults()
     loop.set_exception_handler(faults.hear)
