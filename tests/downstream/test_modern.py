@@ -289,7 +289,7 @@ async def test_what_a_token_was_needed_for_is_not_called_public(token: str | Non
         exchange = await bridge.post_modern(modern(1, "tools/list"))
         server.answers(await server.hears("tools/list"), listed)
         answer = await exchange.answer()
-        assert answer.json["result"] == {**listed, "cacheScope": scope}
+        assert answer.messages[-1]["result"] == {**listed, "cacheScope": scope}
 
 
 async def test_client_that_takes_json_only_gets_the_answer_without_what_came_before() -> None:
