@@ -57,9 +57,12 @@ class ModernCall:
     def __init__(self, link: Link, reply: Reply, *, private: bool) -> None:
         self.party = Party("modern")
         self._reply = reply
+        self._private = private
         link.join(self)
 
     def answered(self, exchange: Exchange, response: Response) -> None:
+        if self._private:
+            response = _unshared(response)
         self._reply.answer(line_safe(response.raw), _status(response))
 
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
