@@ -43,6 +43,7 @@ from bridge.core.message import (
     Notification,
     Request,
     Response,
+    asks,
     error,
     line_safe,
     local_error,
@@ -238,7 +239,7 @@ class Link:
             "%s: dropped its output: %s: %r", self.label, why, head[:120], extra={"label": self.label}
         )
         owner = message_id if message_id is not None else salvaged_id(head, tail)
-        if owner is None or b'"method"' in head[:256]:
+        if owner is None or asks(head):
             return
         exchange = self._correlation.failed(owner)
         if exchange is not None:

@@ -232,8 +232,9 @@ async def test_subscription_that_the_server_ends_is_ended_and_not_answered() -> 
         b'{"jsonrpc":"2.0","id":7,"result":{"x":"\x97"}}',
         b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * 500 + b"]" * 500 + b"}",
         b'{"jsonrpc":"2.0","id":7,"result":1,"error":{"code":1,"message":"m"}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"method":"\x97"}}',
     ],
-    ids=["long", "long, id last", "not UTF-8", "deep", "both"],
+    ids=["long", "long, id last", "not UTF-8", "deep", "both", "speaks of methods"],
 )
 async def test_answer_that_cannot_be_delivered_is_an_error_for_whoever_waits(line: bytes | Overlong) -> None:
     link, server = joined()

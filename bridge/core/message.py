@@ -153,6 +153,7 @@ _ID: Final = rb'\s*"id"\s*:\s*(-?\d{1,30}|"(?:[^"\\]|\\.){0,200}")\s*'
 _OPENS: Final = re.compile(rb"\s*\{" + _VERSION)
 _FIRST: Final = re.compile(rb"\s*\{(?:" + _VERSION + b"," + _ID + b"|" + _ID + b"," + _VERSION + b"),")
 _LAST: Final = re.compile(rb",(?:" + _VERSION + b"," + _ID + b"|" + _ID + b"," + _VERSION + rb")\}\s*\Z")
+_ASKS: Final = re.compile(rb'\s*\{(?:' + _VERSION + rb",)?(?:" + _ID + rb',)?\s*"method"\s*:')
 _LAST_ALONE: Final = re.compile(b"," + _ID + rb"\}\s*\Z")
 
 
@@ -382,6 +383,11 @@ def task_of(payload: Raw | UnsetType, *, created: bool = False) -> Task:
         return _read_created(payload).task if created else _read_task(payload)
     except msgspec.DecodeError:
         return Task()
+
+
+def asks(head: bytes) -> bool:
+    """Whether a text that cannot be read begins as a request or notification does."""
+    return _ASKS.match(head) is not None
 
 
 def salvaged_id(head: bytes, tail: bytes | None = None) -> Id | None:

@@ -71,10 +71,19 @@ class _Connection:
     def __init__(self, endpoint: URL, tasks: TaskGroup) -> None:
         self.endpoint = endpoint
         self.tasks = tasks
+        self.ready = False
+        """Whether the session is what the client thinks it is."""
         self.own: dict[Id, asyncio.Future[Response]] = {}
         """The bridge's own requests that wait for their answer."""
+        self.fault: ServerFault | None = None
 
-    def drop(self) -> None:
+    @property
+    def over(self) -> bool:
+        return self.tasks.cancel_scope.cancel_called
+
+    def drop(self, fault: ServerFault) -> None:
+        """End it for a reason of ours."""
+        self.fault = fault
         self.tasks.cancel_scope.cancel()
 
 
@@ -88,7 +97,8 @@ class HttpSse:
         self._connected: asyncio.Future[ServerFault | None] = asyncio.get_running_loop().create_future()
         self._connection: _Connection | None = None
         self._down: ServerFault | None = None
-        """Why there is no session and the last attempt to get one failed."""
+        """Why the last attempt to connect again failed; None while one is under way or succeeded."""
+        self._failures = 0
         self._outbox: deque[Message] = deque()
         self._more = anyio.Event()
         self._asked: dict[Id, Request] = {}
@@ -158,13 +168,15 @@ class HttpSse:
             except ServerFault as broken:
                 fault = broken
             tasks.cancel_scope.cancel()
-        return fault
+        dropped = None if self._connection is None else self._connection.fault
+        return dropped or fault
 
     def _named(self, endpoint: URL, tasks: TaskGroup) -> None:
         if self._connection is not None:
             self._connection.endpoint = endpoint
             return
         self._connection = _Connection(endpoint, tasks)
+        self._down = None
         tasks.start_soon(self._take_up, self._connection)
         if not self._connected.done():
             self._connected.set_result(None)
@@ -189,12 +201,14 @@ class HttpSse:
         lost = ServerFault(f"The connection to the server was lost before the answer: {fault}")
         for asked in in_flight.values():
             fail(self._hop, asked, lost)
-        served = self._connection is not None and self._down is None
+        served = self._connection is not None and self._connection.ready
         self._connection = None
         if served:
+            self._failures = 0
             log.debug("%s: the connection was lost: %s", self._hop.label, fault)
             return
-        if self._down is None:
+        self._failures += 1
+        if self._failures == 1:
             log.warning("%s: cannot connect again, still trying: %s", self._hop.label, fault)
         self._down = fault
         held, self._outbox = self._outbox, deque()
@@ -207,13 +221,12 @@ class HttpSse:
         """Make the session what it was, then send what comes, in order."""
         try:
             await self._replay(connection)
-        except (ServerFault, TimeoutError) as fault:
-            log.warning("%s: the session cannot be opened anew: %s", self._hop.label, fault or "timed out")
-            connection.drop()
+        except ServerFault as fault:
+            connection.drop(fault)
             return
-        self._down = None
+        connection.ready = True
         while True:
-            while self._outbox:
+            while self._outbox and not connection.over:
                 await self._start(connection, self._outbox.popleft())
             self._more = anyio.Event()
             await self._more.wait()
@@ -223,9 +236,11 @@ class HttpSse:
         again = self._handshake.again()
         if again is None:
             return
-        with anyio.fail_after(self._hop.timing.start):
-            if not self._handshake.answered(await self._ask(connection, again)):
-                raise ServerFault("The server refused to initialize again")
+        answer = None
+        with anyio.move_on_after(self._hop.timing.start):
+            answer = await self._ask(connection, again)
+        if answer is None or not self._handshake.answered(answer):
+            raise ServerFault("The server lost the session and did not initialize again")
         if self._handshake.initialized:
             await self._start(connection, notification(INITIALIZED))
             for setting in self._handshake.settings():
@@ -270,7 +285,7 @@ class HttpSse:
         elif not isinstance(message, Request) or self._asked.get(message.id) is message:
             self._fail(message, fault)
         if isinstance(fault, Refused) and fault.status == 404:
-            connection.drop()  # the server does not know this session any more
+            connection.drop(fault)  # the server does not know this session any more
 
     def _fail(self, message: Message, fault: ServerFault) -> None:
         if isinstance(message, Request):

@@ -389,13 +389,13 @@ def test_a_correct_request_passes() -> None:
     assert verdict("resources/read", params(uri="file:///a?b=c"), "file:///a?b=c") is None
 
 
-@pytest.mark.spec("EV-3", "RN-5", "AMB-6")
+@pytest.mark.spec("EV-3", "HM-11", "HM-20")
 def test_a_missing_envelope_is_named_even_if_headers_are_wrong() -> None:
     assert code(verdict(body=params(None))) == -32602
     assert code(verdict(body=params(None), changes={headers.METHOD: None, headers.VERSION: None})) == -32602
 
 
-@pytest.mark.spec("AMB-6")
+@pytest.mark.spec("HM-20")
 @pytest.mark.parametrize("missing", ["protocolVersion", "clientCapabilities"])
 def test_wrong_headers_come_before_an_incomplete_envelope(missing: str) -> None:
     body = params(without(missing))
@@ -427,7 +427,7 @@ def test_client_info_is_not_needed() -> None:
     assert verdict(body=params(without("clientInfo"))) is None
 
 
-@pytest.mark.spec("HM-11", "RN-5")
+@pytest.mark.spec("HM-11")
 @pytest.mark.parametrize(
     ("header", "version"),
     [

@@ -135,7 +135,7 @@ def from_origin(origin: str, *lines: str, method: str = "POST", host: str = "loc
     return request(method, f"Origin: {origin}", *lines, host=host)
 
 
-@pytest.mark.spec("HL-2", "HL-3", "SP-6", "ER-19", "C21")
+@pytest.mark.spec("HL-2", "HL-3", "SP-6", "ER-19")
 @pytest.mark.parametrize(
     ("access", "origin", "status"),
     [
@@ -282,7 +282,7 @@ async def test_token_in_the_query_opens_nothing() -> None:
     assert (await through(LOCKED, text)).status == 401
 
 
-@pytest.mark.spec("AR-10", "C29")
+@pytest.mark.spec("AR-10", "HM-20")
 async def test_missing_token_comes_before_a_broken_body() -> None:
     answer = await through(LOCKED, request(body=b'{"jsonrpc'))
     assert answer.status == 401

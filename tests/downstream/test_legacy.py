@@ -44,7 +44,7 @@ async def test_call_answered_at_once_is_one_json_object() -> None:
         assert answer.messages == [{"jsonrpc": "2.0", "id": 1, "result": {"x": 1}}]
 
 
-@pytest.mark.spec("HL-7", "HL-8", "HL-10")
+@pytest.mark.spec("HL-7", "HL-8", "HL-9", "HL-10")
 async def test_progress_before_the_answer_makes_it_a_stream_that_ends_after_it() -> None:
     async with bridged() as bridge:
         session = await bridge.session("2025-06-18")

@@ -38,7 +38,7 @@ class Exchange:
     ) -> None:
         self.method, self.target, self.headers, self.body = method, target, headers, body
         self.left = asyncio.Event()
-        """Set when the client has closed the connection, or the test has."""
+        """Set when the connection is closed, by either side, or the stream was ended."""
         self._line = line
 
     @property
@@ -56,7 +56,8 @@ class Exchange:
         return self.json.get("id") if self.body else None
 
     def raw(self, data: bytes) -> None:
-        self._line.write(data)
+        if not self._line.is_closing():
+            self._line.write(data)
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Whatever')}"]
@@ -96,6 +97,7 @@ class Exchange:
     def end(self) -> None:
         """The stream ends as it should."""
         self.raw(b"0\r\n\r\n")
+        self.left.set()
 
     def cut(self) -> None:
         """The connection is closed, ended stream or not."""

@@ -9,7 +9,9 @@ import pytest
 from bridge.core.message import Request, Response, error, notification, request, result
 from bridge.upstream.handshake import Handshake
 
-PARAMS = b'{"protocolVersion":"2025-06-18","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1.0"}}'
+PARAMS = (
+    b'{"protocolVersion":"2025-06-18","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1.0"}}'
+)
 
 
 def accepted(capabilities: object = None, version: object = "2025-06-18") -> Response:
@@ -75,12 +77,19 @@ def test_a_new_initialize_of_the_client_begins_anew() -> None:
 
 
 def test_lists_are_stale_that_the_server_announces_changes_of() -> None:
-    capabilities = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}, "resources": {}, "x": 1}
+    capabilities = {
+        "tools": {"listChanged": True},
+        "prompts": {"listChanged": False},
+        "resources": {},
+        "x": 1,
+    }
     assert [one.method for one in opened(capabilities).stale()] == ["notifications/tools/list_changed"]
     assert opened({"tools": 5}).stale() == []
 
 
-@pytest.mark.parametrize("told", [b"[]", b"{}", b'{"protocolVersion":7}', b'{"protocolVersion":"x","capabilities":1}'])
+@pytest.mark.parametrize(
+    "told", [b"[]", b"{}", b'{"protocolVersion":7}', b'{"protocolVersion":"x","capabilities":1}']
+)
 def test_a_strange_result_opens_a_session_without_a_version(told: bytes) -> None:
     handshake = Handshake()
     handshake.sent(request(1, "initialize", PARAMS))

@@ -257,7 +257,9 @@ async def test_a_server_that_cannot_be_reached_is_named_without_path_and_query(u
 
 
 @pytest.mark.case("TF-04")
-@pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"])
+@pytest.mark.parametrize(
+    "said", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"]
+)
 async def test_a_connection_that_breaks_before_the_answer_is_an_error(said: bytes) -> None:
     class Breaking(Wire):
         async def handle(self, exchange: Exchange) -> None:
@@ -373,9 +375,7 @@ def test_a_proxy_that_is_none_for_http_is_refused_at_the_start(environ: pytest.M
         HttpClient(Config(url="http://h/"), Timing())
 
 
-async def test_credentials_of_netrc_are_not_used(
-    environ: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_credentials_of_netrc_are_not_used(environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password word\n")
     environ.setenv("HOME", str(tmp_path))
     environ.setenv("NETRC", str(tmp_path / ".netrc"))

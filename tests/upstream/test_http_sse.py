@@ -104,7 +104,10 @@ FOREIGN = [
 @pytest.mark.spec("EC-2")
 @pytest.mark.parametrize("named", FOREIGN)
 async def test_an_endpoint_on_another_origin_is_refused_and_both_are_named(named: str) -> None:
-    async with OldRemote() as server, source(server.url("/sse"), SSE, headers=(("Authorization", "x"),)) as of:
+    async with (
+        OldRemote() as server,
+        source(server.url("/sse"), SSE, headers=(("Authorization", "x"),)) as of,
+    ):
         server.endpoint = named.format(port=server.port)
         with pytest.raises(ForeignEndpoint) as caught:
             await opened(of)
@@ -115,7 +118,9 @@ async def test_an_endpoint_on_another_origin_is_refused_and_both_are_named(named
 
 
 @pytest.mark.case("LS-02")
-@pytest.mark.parametrize("named", ["http://0.0.0.0:3001/a/m?sid=b%2F1", "https://example.invalid/a/m?sid=b%2F1"])
+@pytest.mark.parametrize(
+    "named", ["http://0.0.0.0:3001/a/m?sid=b%2F1", "https://example.invalid/a/m?sid=b%2F1"]
+)
 async def test_an_endpoint_on_another_origin_is_rewritten_if_told_to(named: str) -> None:
     async def post(exchange: Exchange) -> None:
         exchange.reply(202)
@@ -132,7 +137,11 @@ async def test_an_endpoint_on_another_origin_is_rewritten_if_told_to(named: str)
 @pytest.mark.case("LS-02")
 @pytest.mark.parametrize(
     ("base", "named"),
-    [("http://h/sse", "http://h:80/m"), ("https://h:443/sse", "https://h/m"), ("https://h/sse", "https://h:443/m")],
+    [
+        ("http://h/sse", "http://h:80/m"),
+        ("https://h:443/sse", "https://h/m"),
+        ("https://h/sse", "https://h:443/m"),
+    ],
 )
 def test_a_default_port_spelled_out_is_the_same_origin(base: str, named: str) -> None:
     sse = http_sse.HttpSse.__new__(http_sse.HttpSse)
@@ -183,23 +192,31 @@ async def test_a_refused_get_is_told_with_its_status(status: int) -> None:
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 async def test_any_line_ends_and_cuts_give_the_same_messages(end: bytes) -> None:
     text = "é — 読 🎉\u2028\u2029\u0085|"
-    answer = json.dumps({"jsonrpc": "2.0", "id": "init", "result": {"text": text}}, ensure_ascii=False).encode()
-    lines = [b"event: endpoint", b"data: /messages?sid=1", b"", b"data:" + answer[:17], b"data: " + answer[17:], b""]
+    answer = json.dumps(
+        {"jsonrpc": "2.0", "id": "init", "result": {"text": text}}, ensure_ascii=False
+    ).encode()
+    lines = [
+        b"event: endpoint",
+        b"data: /messages?sid=1",
+        b"",
+        b"data:" + answer[:17],
+        b"data: " + answer[17:],
+        b"",
+    ]
 
     async def listen(exchange: Exchange) -> None:
         exchange.stream()
-        asked = False
-        for byte in end.join([*lines, b""]):
+        endpoint = len(end.join([*lines[:3], b""]))
+        for at, byte in enumerate(end.join([*lines, b""])):
+            if at == endpoint:
+                await server.until_asked("initialize")
             exchange.push(bytes([byte]))
             await anyio.sleep(0)
-            if not asked and byte == lines[3][0]:
-                asked = True
 
     async def initialize(exchange: Exchange) -> None:
         exchange.reply(202)
 
     async with OldRemote({"GET": listen, "initialize": initialize}) as server:
-        answer = answer.replace(b'"2.0", ', b'"2.0",')
         async with source(server.url("/sse"), SSE) as of:
             client = await opened(of)
             client.begin()
@@ -313,7 +330,12 @@ async def test_an_answer_in_the_post_counts_once(kind: str, both: bool) -> None:
 
 @pytest.mark.parametrize(
     ("status", "body", "kind"),
-    [(202, b"Accepted", "text/plain"), (200, b"{}", "application/json"), (200, b"null", "application/json"), (204, b"", "x/y")],
+    [
+        (202, b"Accepted", "text/plain"),
+        (200, b"{}", "application/json"),
+        (200, b"null", "application/json"),
+        (204, b"", "x/y"),
+    ],
 )
 async def test_whatever_else_a_success_says_is_ignored(status: int, body: bytes, kind: str) -> None:
     async def call(exchange: Exchange) -> None:
@@ -426,7 +448,7 @@ async def test_while_the_server_is_away_calls_fail_and_work_again_once_it_is_bac
         await server.until_asked("notifications/initialized", 2)
         client.call(3)
         await client.result(3)
-    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    assert caplog.text.count("cannot connect again") == 1
 
 
 @pytest.mark.case("SS-10")

@@ -165,7 +165,9 @@ async def test_parameters_of_a_listed_tool_are_repeated_in_headers() -> None:
         server.on["tools/call"] = Remote().handle
         client.modern(2, "tools/call", {"name": "t", "arguments": arguments})
         await client.result(2)
-        sent = {name: value for name, value in server.asked("tools/call")[0].headers.items() if "param" in name}
+        sent = {
+            name: value for name, value in server.asked("tools/call")[0].headers.items() if "param" in name
+        }
         assert sent == {
             "mcp-param-region": "=?base64?a8Okc2U=?=",
             "mcp-param-count": "42",

@@ -79,6 +79,15 @@ async def test_warm_child_is_handed_out_and_replaced(guard: Guard) -> None:
         assert pool.health == Health(started=2, alive=2, warm=1, fault=None)
 
 
+@pytest.mark.spec("SP-7")
+async def test_every_start_is_logged(guard: Guard, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bridge.server")
+    async with pooled(python(ECHO), guard, warm=0) as pool:
+        server = await pool.open(Recorder())
+        (started,) = [record for record in caplog.records if record.getMessage() == "started"]
+        assert getattr(started, "label", None) == server.label
+
+
 async def test_dead_warm_child_is_passed_over(guard: Guard) -> None:
     async with pooled(python(ECHO), guard, warm=1) as pool:
         await eventually(lambda: pool.health.warm == 1)

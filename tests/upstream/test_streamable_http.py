@@ -24,10 +24,12 @@ def replies(status: int, body: bytes = b"", kind: str = "application/json", **he
 # --- the handshake ---
 
 
-@pytest.mark.spec("CL-1", "CL-2", "CL-4", "CL-8")
+@pytest.mark.spec("CL-1", "CL-2", "CL-4", "CL-8", "LC-14")
 @pytest.mark.case("HT-05")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_later_requests_carry_session_and_negotiated_version_and_initialize_neither(version: str) -> None:
+async def test_later_requests_carry_session_and_negotiated_version_and_initialize_neither(
+    version: str,
+) -> None:
     async with Remote() as server:
         server.version = version
         async with connected(server.url()) as client:
@@ -42,6 +44,17 @@ async def test_later_requests_carry_session_and_negotiated_version_and_initializ
             assert later.headers["mcp-protocol-version"] == version
         assert call.headers["accept"] == "application/json, text/event-stream"
         assert call.headers["content-type"] == "application/json"
+
+
+@pytest.mark.spec("CL-7")
+async def test_the_session_id_is_told_to_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    async with Remote() as server, connected(server.url()) as client:
+        await client.initialize()
+        client.call(1)
+        await client.result(1)
+    assert caplog.text
+    assert "session-1" not in caplog.text
 
 
 async def test_a_server_without_sessions_is_sent_none() -> None:
@@ -357,9 +370,7 @@ async def test_an_http_failure_is_one_error_with_status_and_excerpt(
 @pytest.mark.spec("CL-17", "G-20", "CM-10")
 @pytest.mark.parametrize("own_id", [b'"id":null,', b'"id":"server-error",', b"", b'"id":1,'])
 @pytest.mark.parametrize(("status", "kind"), [(400, "text/plain"), (500, "application/json"), (200, "x/y")])
-async def test_a_servers_own_error_passes_under_the_clients_id(
-    own_id: bytes, status: int, kind: str
-) -> None:
+async def test_a_servers_own_error_passes_under_the_clients_id(own_id: bytes, status: int, kind: str) -> None:
     body = b'{"jsonrpc":"2.0",' + own_id + b'"error":{"code":-32000,"message":"Mine","data":{"n":1.0}}}'
     async with Remote({"tools/call": replies(status, body, kind)}) as server:
         async with connected(server.url()) as client:
@@ -767,7 +778,11 @@ async def test_a_forgotten_session_is_opened_once_for_all_and_every_call_sent_on
         assert again[0].json["params"]["capabilities"] == {"roots": {}}
         assert again[0].json["params"]["clientInfo"] == {"name": "client", "version": "1"}
         after = [one.rpc for one in server.seen if one.headers.get("mcp-session-id") == "session-2"]
-        assert [rpc for rpc in after if rpc != "GET"][:3] == ["notifications/initialized", "logging/setLevel", "resources/subscribe"]
+        assert [rpc for rpc in after if rpc != "GET"][:3] == [
+            "notifications/initialized",
+            "logging/setLevel",
+            "resources/subscribe",
+        ]
         assert server.asked("resources/subscribe")[0].json["params"] == {"uri": "a:1"}
         assert len(server.asked("resources/subscribe")) == 1
         # Nothing of the new handshake reaches the client, but that the lists may be others.
