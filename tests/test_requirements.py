@@ -21,7 +21,9 @@ def marked() -> Iterator[tuple[str, str]]:
     """(row, file) of every `pytest.mark.spec`."""
     for file in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "spec":
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr == "spec":
                 for name in node.args:
                     if isinstance(name, ast.Constant) and isinstance(name.value, str):
                         yield name.value, file.name

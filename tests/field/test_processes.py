@@ -167,20 +167,22 @@ async def test_bridge_ends_although_calls_and_servers_will_not() -> None:
 
 
 @pytest.mark.case("CP-03")
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)],
-)
-async def test_second_signal_ends_everything_at_once(first: signal.Signals, second: signal.Signals) -> None:
-    async with serving([*SERVER, "ignores SIGTERM"]) as bridge:
-        peer = await connect(bridge.port)
-        async with peer.posted(call(1, "hold", {"steps": 1}, token=1)) as post:
-            await post.message()
-            bridge.process.send_signal(first)
-            await bridge.until_said("stopping")
-            bridge.process.send_signal(second)
-            assert await bridge.status(5.0) == 128 + second
-        await bridge.expect_nothing_left()
+async def test_second_signal_ends_everything_at_once() -> None:
+    async def twice(first: signal.Signals, second: signal.Signals) -> None:
+        async with serving([*SERVER, "ignores SIGTERM"]) as bridge:
+            peer = await connect(bridge.port)
+            async with peer.posted(call(1, "hold", {"steps": 1}, token=1)) as post:
+                await post.message()
+                bridge.process.send_signal(first)
+                await bridge.until_said("stopping")
+                bridge.process.send_signal(second)
+                assert await bridge.status(5.0) == 128 + second
+            await bridge.expect_nothing_left()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(twice(signal.SIGINT, signal.SIGINT))
+        tasks.create_task(twice(signal.SIGTERM, signal.SIGINT))
+        tasks.create_task(twice(signal.SIGTERM, signal.SIGTERM))
 
 
 @pytest.mark.case("CP-03")
@@ -266,15 +268,21 @@ async def test_bridge_killed_while_sessions_open_by_the_dozen_leaves_nothing() -
         await bridge.expect_nothing_left()
 
 
+def guards(bridge: Bridge) -> list[machine.Process]:
+    return [one for one in machine.descendants(bridge.pid) if "guard" in one.command]
+
+
 @pytest.mark.case("CP-05")
 async def test_guard_that_was_killed_is_replaced_before_it_is_needed() -> None:
     async with serving(SERVER) as bridge:
         peer = await connect(bridge.port)
         pids = [*await family(peer), (await seen(peer))["pid"]]
-        (guard,) = [one for one in machine.descendants(bridge.pid) if "guard" in one.command]
+        (guard,) = guards(bridge)
         os.kill(guard.pid, signal.SIGKILL)
+        await until_gone([guard.pid], bridge)
         other = await connect(bridge.port)
         pids.append((await seen(other))["pid"])
+        await machine.eventually(lambda: len(guards(bridge)) == 1, bridge.tail)
         bridge.process.kill()
         await until_gone(pids, bridge)
         await bridge.process.wait()
@@ -329,7 +337,7 @@ FLOODS = [("floods stderr", 10 << 20), ("shouts", 1 << 20), ("mumbles", 1 << 20)
 @pytest.mark.case("CP-06")
 @pytest.mark.parametrize(("how", "size"), FLOODS)
 async def test_server_that_is_loud_on_stderr_is_served_and_logged_within_bounds(how: str, size: int) -> None:
-    async with serving([*SERVER, how, str(size)]) as bridge:
+    async with serving([*SERVER, how, str(size)], "--warm", "0") as bridge:
         peer = await connect(bridge.port)
         assert await text(peer, "echo", text="hi") == "hi"
         await text(peer, "write_stderr", text="the last of it\n") if how != "closes stderr" else None
@@ -378,7 +386,7 @@ async def test_bridge_whose_own_stderr_nobody_reads_goes_on(how: str, size: int)
                 os.write(writing, b"x" * 4096)
         os.set_blocking(writing, True)
         port = free_port()
-        options = ("--log-level", "debug")
+        options = ("--log-level", "debug", "--warm", "0")
         async with launched([*SERVER, how, str(size)], *options, stderr=writing, port=port) as bridge:
             await until_healthy(port)
             peer = await connect(port)
@@ -527,7 +535,8 @@ async def test_calls_that_a_deaf_server_never_took_end_with_their_session() -> N
             answer = await exchange.answer()
             assert answer.last["id"] == number
             assert "error" in answer.last
-        os.kill(pid, signal.SIGKILL)  # or it would be waited for
+        assert machine.lives(pid), "answered only when its server was gone"
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.case("CP-07", "TF-01")
@@ -562,6 +571,7 @@ async def test_server_that_never_answers_initialize_is_given_up_at_the_start_tim
         ready = await ask(bridge.port, "GET", [], path="/readyz")
         assert ready.status == 503
         assert json.loads(ready.body)["fault"] == "upstream_timeout"
+        machine.end(bridge.servers())  # or they would be waited for
 
 
 @pytest.mark.case("CP-07")
