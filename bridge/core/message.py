@@ -153,7 +153,7 @@ _ID: Final = rb'\s*"id"\s*:\s*(-?\d{1,30}|"(?:[^"\\]|\\.){0,200}")\s*'
 _OPENS: Final = re.compile(rb"\s*\{" + _VERSION)
 _FIRST: Final = re.compile(rb"\s*\{(?:" + _VERSION + b"," + _ID + b"|" + _ID + b"," + _VERSION + b"),")
 _LAST: Final = re.compile(rb",(?:" + _VERSION + b"," + _ID + b"|" + _ID + b"," + _VERSION + rb")\}\s*\Z")
-_ASKS: Final = re.compile(rb'\s*\{(?:' + _VERSION + rb",)?(?:" + _ID + rb',)?\s*"method"\s*:')
+_ASKS: Final = re.compile(rb"\s*\{(?:" + _VERSION + rb",)?(?:" + _ID + rb',)?\s*"method"\s*:')
 _LAST_ALONE: Final = re.compile(b"," + _ID + rb"\}\s*\Z")
 
 

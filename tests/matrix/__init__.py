@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("clients", "programs", "talk", "conversation")))
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{name}" for name in ("clients", "programs", "talk", "conversation"))
+)

@@ -194,7 +194,9 @@ async def events(response: ClientResponse) -> AsyncIterator[tuple[str, bytes]]:
     async for chunk in response.content.iter_any():
         *blocks, rest = _BLOCK.split(rest + chunk)
         for block in blocks:
-            fields = [line.partition(b":") for line in re.split(rb"\r?\n", block) if not line.startswith(b":")]
+            fields = [
+                line.partition(b":") for line in re.split(rb"\r?\n", block) if not line.startswith(b":")
+            ]
             found = [(name, value.removeprefix(b" ")) for name, _, value in fields]
             if found:
                 kind = next((value.decode() for name, value in found if name == b"event"), "message")

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import pytest
 from real.provision import Software, provide
 
-_STEP = "matrix.step"
 _Cells = dict[str, dict[str, str]]
 
 
@@ -41,7 +40,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for report in terminalreporter.getreports(outcome):
             said = dict(report.user_properties)
             if report.when == "call" and "matrix.row" in said:
-                verdict = f"ok {said['matrix.seconds']} s" if outcome == "passed" else f"FAILED at {said[_STEP]}"
+                verdict = (
+                    f"FAILED at {said['matrix.step']}" if report.failed else f"ok {said['matrix.seconds']} s"
+                )
                 cells.setdefault(said["matrix.row"], {})[said["matrix.column"]] = verdict
     if cells:
         terminalreporter.section("the same conversation over every pair, downstream → upstream")

@@ -50,7 +50,7 @@ class Conversation:
         self._talk, self._server = talk, server
         self._ids = count(100)
         self.questions: list[Heard] = []
-        talk.replies = {method: self._reply for method in ANSWERS}
+        talk.replies = dict.fromkeys(ANSWERS, self._reply)
         self.steps: dict[str, Callable[[], Awaitable[None]]] = {
             "initialize": self.initialize,
             "ping": self.ping,
@@ -170,16 +170,34 @@ class Conversation:
             assert {note.stream for note in notes} == {answer.stream}
 
     async def _note(self, token: bytes) -> Any:
-        return await self._talk.told("notifications/progress", lambda said: token_of(said) == json.loads(token))
+        wanted = json.loads(token)
+        return await self._talk.told("notifications/progress", lambda said: token_of(said) == wanted)
 
     async def cancel(self) -> None:
         """Nothing is heard of a cancelled call but what was under way; the next call is answered."""
-        name, arguments = self._server.climb(3, 60)
+        name, arguments = self._server.climb(1.5, 30)
         key = self._id()
         await self._talk.ask(key, "tools/call", call_params(name, dump(arguments), b'"late"'))
         await self._note(b'"late"')
-        await self._talk.tell("notifications/cancelled", b'{"requestId":%b,"reason":"tired"}' % key)
+        await self._cancel(key)
         await self._echoes(self._id(), "after")
+        if self._server.exact:
+            await self._cancel_what_asks()
+
+    async def _cancel(self, key: bytes) -> None:
+        await self._talk.tell("notifications/cancelled", b'{"requestId":%b,"reason":"tired"}' % key)
+
+    async def _cancel_what_asks(self) -> None:
+        """The server hears of it, for it withdraws the question that it had."""
+        reply = self._talk.replies.pop("elicitation/create")
+        name, arguments = self._server.elicit
+        key = self._id()
+        await self._talk.ask(key, "tools/call", call_params(name, dump(arguments)))
+        question = (await self._talk.told("elicitation/create")).said
+        await self._cancel(key)
+        withdrawn = (await self._talk.told("notifications/cancelled")).said
+        assert withdrawn.about["requestId"] == json.loads(question.key or b"")
+        self._talk.replies["elicitation/create"] = reply
 
     async def elicitation(self) -> None:
         text = await self._text(self._server.elicit)
@@ -201,7 +219,7 @@ class Conversation:
         if not self._server.exact:
             await self._ask("logging/setLevel", level="debug")
             await self._ask("resources/subscribe", uri=self._server.resource)
-            await self._talk.told("notifications/message", lambda said: b"Received Subscribe" in bytes(said.params))
+            await self._talk.told("notifications/message", lambda said: "Subscribe" in said.about["data"])
             await self._ask("logging/setLevel", level="error")
             await self._ask("resources/unsubscribe", uri=self._server.resource)
             return

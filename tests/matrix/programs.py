@@ -160,9 +160,8 @@ class Cell:
 
     def expect_clean_logs(self) -> None:
         faults = ("Traceback", "never retrieved", "Unhandled")
-        assert not any(fault in line for program in self.programs for line in program.log for fault in faults), (
-            self.tail()
-        )
+        log = self.tail()
+        assert not any(fault in log for fault in faults), log
 
     def tail(self) -> str:
         return "\n".join(program.tail() for program in self.programs)
@@ -188,16 +187,21 @@ async def cell() -> AsyncIterator[Cell]:
 
 
 @asynccontextmanager
-async def talking(program: Program, side: Side) -> AsyncIterator[Talk]:
-    """A client of this transport before a bridge; whatever fails on its side fails the test at once."""
+async def talking(program: Program, side: Side, url: str = "") -> AsyncIterator[Talk]:
+    """A client of this transport before a bridge, or before what stands at `url` before the bridge.
+
+    Whatever fails on the client's side fails the test at once.
+    """
+    if side is not Side.STDIO:
+        url = url or await program.url(side)
     async with unlimited() as http, asyncio.TaskGroup() as tasks:
         talk = Talk(tasks)
         match side:
             case Side.STDIO:
                 talk.client = StdioClient(program.process, talk.hear, tasks)
             case Side.HTTP:
-                talk.client = HttpClient(http, await program.url(side), talk.hear, tasks)
+                talk.client = HttpClient(http, url, talk.hear, tasks)
             case Side.SSE:
-                talk.client = old = SseClient(http, await program.url(side), talk.hear, tasks)
+                talk.client = old = SseClient(http, url, talk.hear, tasks)
                 await old.connect()
         yield talk

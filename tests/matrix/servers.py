@@ -1,7 +1,8 @@
 """The two servers of the matrix: what each is asked for the one conversation, and how each is reached.
 
-`mcp-bridge demo-server` speaks stdio only, so that over HTTP a second bridge stands before it; server-everything
-serves all three transports by itself. Only what differs between them is here; the conversation is not.
+`mcp-bridge demo-server` speaks stdio only, so that over HTTP a second bridge stands before it;
+server-everything serves all three transports by itself. Only what differs between them is here; the
+conversation is not.
 """
 
 from __future__ import annotations

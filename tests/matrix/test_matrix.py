@@ -25,7 +25,8 @@ from .servers import CASES, Reached, Server, reach
 async def test_the_same_conversation_over_every_pair_of_transports(
     downstream: Side, upstream: Side, server: Server, software: Callable[[], Software], note: Note
 ) -> None:
-    note(row=f"{downstream} → {upstream}", column=server.name)
+    behind = "stdio child" if upstream is Side.STDIO else str(upstream)
+    note(row=f"{downstream} → {behind}", column=server.name)
     async with cell() as around:
         reached = await reach(around, downstream, upstream, server, software)
         began = time.monotonic()

@@ -1,8 +1,9 @@
-"""nginx with its default proxy settings before the bridge: nothing is held back on the way.
+"""nginx with its default proxy settings before and behind the bridge: nothing is held back on the way.
 
-By default nginx buffers what it proxies and speaks HTTP/1.0 to the server behind it. The proof is
-causal: the server behind (`stepwise_server.py`) takes each step only when the client, having seen the
-one before, asks for it; a proxy that holds a note back ends in the time limit of the socket.
+By default nginx buffers what it proxies, speaks HTTP/1.0 to the server behind it, and cuts a stream on
+which nothing came for a minute. The proof is causal: the server behind (`stepwise_server.py`) takes each
+step only when the client, having seen the one before, asks for it; a proxy that holds a note back ends
+in a time limit. That a stream was cut is read from what nginx logs.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from matrix.programs import COMMANDS, Side, cell, talking
+from matrix.talk import Heard, Talk
+from support.machine import eventually
 
 from . import processes
 from .provision import CACHE, locked, run
@@ -37,7 +41,8 @@ error_log stderr;
 {user}
 events {{}}
 http {{
-    access_log off;
+    log_format plain '$request_method $status';
+    access_log {folder}/access.log plain;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
@@ -45,7 +50,7 @@ http {{
     scgi_temp_path {folder}/scgi;
     server {{
         listen 127.0.0.1:{port};
-        location / {{ proxy_pass {upstream}; }}
+        location / {{ proxy_pass {upstream}; {more} }}
     }}
 }}
 """
@@ -90,14 +95,15 @@ def download_nginx(room: Path) -> None:
 
 
 @contextmanager
-def proxy(nginx: str, url: str, folder: Path) -> Iterator[int]:
-    """The port of an nginx before the bridge at `url`, with nothing but defaults in how it proxies."""
+def proxy(nginx: str, url: str, folder: Path, more: str = "") -> Iterator[int]:
+    """The port of an nginx before `url`, with nothing but defaults in how it proxies, and `more`."""
     target = urlsplit(url)
     port = free_port()
     user = "user root;" if os.geteuid() == 0 else ""
     upstream = f"http://{target.netloc}"
+    folder.mkdir(exist_ok=True)
     config = folder / "nginx.conf"
-    config.write_text(CONFIG.format(folder=folder, port=port, upstream=upstream, user=user))
+    config.write_text(CONFIG.format(folder=folder, port=port, upstream=upstream, user=user, more=more))
     argv = [nginx, "-p", str(folder), "-e", "stderr", "-c", str(config)]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL) as process:
         try:
@@ -192,3 +198,109 @@ def test_the_stream_of_a_session_passes_the_proxy_while_it_is_open(nginx: str, t
                 with client.call("announce", number) as told:
                     assert "result" in next(messages(told))
                 assert next(arriving)["method"] == "notifications/tools/list_changed"
+
+
+BEHIND = [(Side.STDIO, Side.HTTP), (Side.STDIO, Side.SSE), (Side.HTTP, Side.HTTP), (Side.HTTP, Side.SSE)]
+"""Pairs whose bridge reaches its server through nginx; where it serves HTTP, another one is before it."""
+IMPATIENT = "proxy_read_timeout 2s;"
+"""In place of the minute that is the default."""
+CHANGED = "notifications/tools/list_changed"
+
+
+@asynccontextmanager
+async def between(
+    nginx: str, folder: Path, downstream: Side, upstream: Side, more: str = ""
+) -> AsyncIterator[Talk]:
+    """A session of a client, nginx if it speaks HTTP, the bridge, nginx with `more`, a remote server."""
+    async with AsyncExitStack() as stack:
+        around = await stack.enter_async_context(cell())
+        server = await around.start([*COMMANDS[upstream, Side.STDIO], *SERVER])
+        url = stack.enter_context(reached(nginx, await server.url(upstream), folder / "behind", more))
+        stdio = downstream is Side.STDIO
+        bridge = await around.start([*COMMANDS[downstream, upstream], url], talks=stdio)
+        if not stdio:
+            url = stack.enter_context(reached(nginx, await bridge.url(downstream), folder / "before"))
+        async with talking(bridge, downstream, url) as talk:
+            await begin(talk)
+            yield talk
+            await talk.client.close()
+        # A session opened anew is told of as a change of its lists, by design.
+        assert {one.said.method for one in talk.unread} <= {CHANGED}, talk.left()
+        if not stdio:
+            await bridge.stop(0)
+        await server.stop(0)
+        await around.expect_nothing()
+        around.expect_clean_logs()
+
+
+@contextmanager
+def reached(nginx: str, url: str, folder: Path, more: str = "") -> Iterator[str]:
+    """The URL of the same server by way of nginx."""
+    with proxy(nginx, url, folder, more) as port:
+        yield f"http://127.0.0.1:{port}{urlsplit(url).path}"
+
+
+async def begin(talk: Talk) -> None:
+    client = b'{"name":"raw","version":"1"}'
+    params = b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":%b}' % client
+    await talk.result(b"1", "initialize", params)
+    await talk.tell("notifications/initialized")
+
+
+def calling(name: str, meta: str = "{}") -> bytes:
+    return f'{{"name":"{name}","arguments":{{}},"_meta":{meta}}}'.encode()
+
+
+async def see(talk: Talk, step: int) -> None:
+    def is_step(said: Heard) -> bool:
+        return bool(said.about["progress"] == step)
+
+    await talk.told("notifications/progress", is_step)
+
+
+async def cuts(folder: Path, method: str, count: int) -> None:
+    """Wait until nginx has cut streams that answered `method`, so many of them."""
+    log = folder / "behind" / "access.log"
+    await eventually(lambda: log.read_text().count(f"{method} 200\n") >= count, log.read_text)
+
+
+@pytest.mark.case("SE-08")
+@pytest.mark.parametrize(("downstream", "upstream"), BEHIND)
+async def test_nothing_is_held_back_with_nginx_on_every_side(
+    nginx: str, tmp_path: Path, downstream: Side, upstream: Side
+) -> None:
+    async with between(nginx, tmp_path, downstream, upstream) as talk:
+        await talk.ask(b"2", "tools/call", calling("climb", '{"progressToken":"t"}'))
+        for step in (1, 2, 3):
+            await see(talk, step)
+            await talk.result(b'"%d"' % step, "tools/call", calling("next"))
+        assert b"at the top" in await talk.outcome(b"2")
+        await talk.result(b"3", "tools/call", calling("announce"))
+        await talk.told(CHANGED)
+
+
+@pytest.mark.case("TF-02")
+async def test_streams_that_nginx_cuts_lose_nothing_and_show_nothing(nginx: str, tmp_path: Path) -> None:
+    async with between(nginx, tmp_path, Side.STDIO, Side.HTTP, IMPATIENT) as talk:
+        posts = (tmp_path / "behind" / "access.log").read_text().count("POST 200\n")
+        await talk.ask(b"2", "tools/call", calling("climb", '{"progressToken":"t"}'))
+        await see(talk, 1)
+        await cuts(tmp_path, "POST", posts + 1)
+        for step in (2, 3):
+            await talk.result(b'"%d"' % step, "tools/call", calling("next"))
+            await see(talk, step)
+        await cuts(tmp_path, "GET", 2)
+        await talk.result(b'"4"', "tools/call", calling("next"))
+        assert b"at the top" in await talk.outcome(b"2")
+        await talk.result(b"3", "tools/call", calling("announce"))
+        await talk.told(CHANGED)
+
+
+@pytest.mark.case("TF-02")
+async def test_an_old_server_that_nginx_cuts_off_while_idle_is_there_for_the_next_call(
+    nginx: str, tmp_path: Path
+) -> None:
+    async with between(nginx, tmp_path, Side.HTTP, Side.SSE, IMPATIENT) as talk:
+        await cuts(tmp_path, "GET", 2)
+        assert b"announced" in await talk.result(b"2", "tools/call", calling("announce"))
+        await talk.told(CHANGED)

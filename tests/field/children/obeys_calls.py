@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from typing import Any
 
@@ -169,34 +169,36 @@ time.sleep(1000)
 """
 
 
+def started(*argv: str, **options: Any) -> subprocess.Popen[bytes]:
+    import subprocess  # here, since it takes as long to import as all the rest
+
+    for name, value in options.items():
+        options[name] = getattr(subprocess, value) if isinstance(value, str) else value
+    return subprocess.Popen(argv, **options)
+
+
 def deaf() -> int:
     """A process that ignores SIGTERM already, and holds stderr open."""
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", DEAF], stdout=subprocess.PIPE)
+    process = started(sys.executable, "-I", "-S", "-c", DEAF, stdout="PIPE")
     assert process.stdout is not None
     process.stdout.readline()
     return process.pid
 
 
-def orphan() -> int:
+def orphan(line: str) -> int:
     """One whose parent has exited."""
-    line = "sleep 1000 >/dev/null 2>&1 & echo $!"
-    return int(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, check=True).stdout)
-
-
-def zombie() -> int:
-    """An orphan that has ended, which whoever inherited it must reap."""
-    line = "sleep 0.2 >/dev/null 2>&1 & echo $!"
-    return int(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, check=True).stdout)
+    shell = started("sh", "-c", f"{line} >/dev/null 2>&1 & echo $!", stdout="PIPE")
+    return int(shell.communicate()[0])
 
 
 KINDS: dict[str, Callable[[], int]] = {
-    "plain": lambda: subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid,
-    "holds the pipes": lambda: subprocess.Popen(SLEEP).pid,
-    "own group": lambda: subprocess.Popen(SLEEP, process_group=0).pid,
-    "own session": lambda: subprocess.Popen(SLEEP, start_new_session=True).pid,
+    "plain": lambda: started(*SLEEP, stdout="DEVNULL", stderr="DEVNULL").pid,
+    "holds the pipes": lambda: started(*SLEEP).pid,
+    "own group": lambda: started(*SLEEP, process_group=0).pid,
+    "own session": lambda: started(*SLEEP, start_new_session=True).pid,
     "deaf": deaf,
-    "orphan": orphan,
-    "zombie": zombie,
+    "orphan": lambda: orphan("sleep 1000"),
+    "zombie": lambda: orphan("sleep 0.2"),
 }
 
 

@@ -1,0 +1,1 @@
+"""Tests that keep a bridge busy for a while."""
