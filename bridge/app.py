@@ -26,6 +26,7 @@ from bridge.downstream.streamable_http import StreamableHttp
 from bridge.relay import Relay
 from bridge.upstream.guard import Guard
 from bridge.upstream.pool import Pool
+from bridge.upstream.process import environment, locate
 from bridge.upstream.remote import RemoteSource
 
 _JSON = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
@@ -85,6 +86,7 @@ def _source(config: Config, environ: Mapping[str, str], guard: Guard) -> Pool | 
     """Where upstream sessions come from; to be entered, and on leaving every server is gone."""
     match config.upstream:
         case Command() as command:
+            locate(command, environment(command, environ))  # told now, and not to the first client
             return Pool(
                 command,
                 environ,
@@ -102,7 +104,7 @@ def _source(config: Config, environ: Mapping[str, str], guard: Guard) -> Pool | 
 async def running(config: Config, environ: Mapping[str, str]) -> AsyncIterator[tuple[Relay, Served]]:
     """Everything started and listening on HTTP; on leaving, everything ended.
 
-    Raises ListenFault and UsageFault before any server is started.
+    Raises ListenFault, UsageFault and CommandNotFound before any server is started.
     """
     guard = Guard()
     source = _source(config, environ, guard)

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+import anyio
+
 from bridge.config import Config
 from bridge.core.correlate import LISTEN, SUBSCRIPTION, Correlation
 from bridge.core.events import (
@@ -114,10 +116,22 @@ class Link:
     def join(self, port: Port) -> None:
         self._ports[port.party] = port
 
-    async def writable(self) -> None:
-        """Wait while the server does not read what was sent before."""
-        if self._upstream is not None and self._upstream.congested:
-            await self._upstream.drained()
+    @property
+    def congested(self) -> bool:
+        """Whether the server reads slower than it is sent to."""
+        return self._upstream is not None and self._upstream.congested
+
+    async def writable(self) -> bool:
+        """Wait while the server does not read what was sent before; False if a request's time is over."""
+        if self._upstream is not None and self.congested:
+            with anyio.move_on_after(self._timing.request) as patience:
+                await self._upstream.drained()
+            return not patience.cancelled_caught
+        return True
+
+    def late(self, message_id: Id | None) -> Response:
+        """What a request is told whose time is over."""
+        return local_error(message_id, f"No answer within {self._timing.request:g} s", "upstream_timeout")
 
     def pressure(self, full: bool) -> None:
         """A port's buffer filled up (true) or drained (false): stop or go on reading the server."""
@@ -239,12 +253,21 @@ class Link:
             "%s: dropped its output: %s: %r", self.label, why, head[:120], extra={"label": self.label}
         )
         owner = message_id if message_id is not None else salvaged_id(head, tail)
-        if owner is None or asks(head):
+        if owner is None:
+            return
+        if asks(head):
+            self._misread(owner, why)
             return
         exchange = self._correlation.failed(owner)
         if exchange is not None:
             reason = f"The server's answer cannot be delivered: {why}"
             self._answer(exchange, local_error(exchange.id, reason, "invalid_upstream_message"))
+
+    def _misread(self, asked: Id, why: str) -> None:
+        """Tell the server that its request cannot be put to anybody, for it may wait for ever."""
+        if self._era is Era.LEGACY and self._upstream is not None:
+            refused = local_error(asked, f"Invalid Request: {why}", "undeliverable", INVALID_REQUEST)
+            self._upstream.send(refused.raw)
 
     def _answer(self, exchange: Exchange, response: Response) -> None:
         self._settled(exchange)
@@ -295,12 +318,11 @@ class Link:
         if exchange.party.questions:
             self._expiry.add(exchange)  # a person may be answering inside the call (CP-18)
             return
-        limit = f"{self._timing.request:g}"
         if exchange.method == "initialize":
             self._correlation.failed(exchange.hop_id)
         else:
             self._rise(Withdrawn(exchange))
-        self._answer(exchange, local_error(exchange.id, f"No answer within {limit} s", "upstream_timeout"))
+        self._answer(exchange, self.late(exchange.id))
 
     def _never_started(self, _: Exchange) -> None:
         self.lost(StartTimeout(f"The server did not answer its handshake within {self._timing.start:g} s"))

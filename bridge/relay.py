@@ -69,6 +69,8 @@ class Relay:
             async with anyio.create_task_group() as closing:
                 for link in list(self._links):
                     closing.start_soon(self._close, link)
+                # Together: a server that does not end by itself takes its ten seconds.
+                closing.start_soon(self._source.close)
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
 

@@ -19,7 +19,7 @@ from support.scripted_server import LIMIT, ScriptedSource, dump
 from bridge.app import Site, running
 from bridge.config import Access, Command, Config, Listen, ProcessModel, Remote
 from bridge.downstream.listener import serve
-from bridge.errors import ListenFault, ServerStopped, UsageFault
+from bridge.errors import CommandNotFound, ListenFault, ServerStopped, UsageFault
 from bridge.relay import Relay
 
 POSTING = [("Content-Type", "application/json"), ("Accept", BOTH)]
@@ -159,7 +159,7 @@ async def test_running_bridge_serves_a_real_server_and_leaves_no_process(process
     )
 
 
-@pytest.mark.parametrize("case", ["port", "host", "path"])
+@pytest.mark.parametrize("case", ["port", "host", "path", "program"])
 async def test_fault_at_the_start_is_raised_before_any_server_is_started(case: str, tmp_path: Path) -> None:
     mark = tmp_path / "started"
     code = f"open({str(mark)!r}, 'w'); import sys; sys.stdin.read()"
@@ -168,6 +168,7 @@ async def test_fault_at_the_start_is_raised_before_any_server_is_started(case: s
         wrong = {
             "port": (replace(settings, listen=Listen(port=other.port)), ListenFault),
             "host": (replace(settings, access=Access(allowed_hosts=("a b",))), UsageFault),
+            "program": (replace(settings, upstream=Command(argv=("/no/such",))), CommandNotFound),
             "path": (replace(settings, listen=Listen(port=0, path="/sse", legacy_sse=True)), UsageFault),
         }
         faulty, fault = wrong[case]

@@ -247,6 +247,30 @@ async def test_answer_that_cannot_be_delivered_is_an_error_for_whoever_waits(lin
     assert (fine["id"], link.in_flight) == (8, 0)
 
 
+@pytest.mark.case("FR-06", "FR-02", "RT-01")
+@pytest.mark.parametrize("era", list(Era))
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":"q","method":"roots/list","params":{"x":"\x97"}}',
+        Overlong(b'{"jsonrpc":"2.0","method":"roots/list","params":{', b'},"id":"q"}', 10**9),
+    ],
+)
+async def test_question_that_cannot_be_read_is_refused_but_never_to_a_modern_server(
+    line: bytes | Overlong, era: Era
+) -> None:
+    link, server = joined(era=era)
+    client = Client(link)
+    client.asks("q")
+    await server.hears("tools/call")
+    server.says(line)
+    assert (client.answers, link.in_flight) == ([], 1)
+    if era is Era.LEGACY:
+        refusal = await server.hears()
+        assert (refusal.id, (refusal.error or {})["data"]["reason"]) == ("q", "undeliverable")
+    assert not server.unread
+
+
 @pytest.mark.case("FR-01")
 @pytest.mark.parametrize(
     "noise",
@@ -427,7 +451,13 @@ async def test_writable_waits_while_the_server_does_not_read() -> None:
     assert not waiting.done()
     server.relieve()
     async with asyncio.timeout(LIMIT):
-        await waiting
+        assert await waiting
+
+
+async def test_writable_waits_no_longer_than_a_request_may() -> None:
+    link, server = joined(timing=replace(UNHURRIED, request=0.01))
+    server.congest()
+    assert not await link.writable()
 
 
 # --- the bridge's own requests ---

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+import anyio
 from aiohttp.web import BaseRequest, StreamResponse
 from msgspec import UNSET
 
@@ -96,6 +97,8 @@ class LegacySession:
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._streams = Streams()
+        self._admissions: set[anyio.CancelScope] = set()
+        """POSTs that wait until the server reads again."""
         self._numbered: dict[int, Reply] = {}
         self._backlog = Backlog(config.limits.backlog)
         self._waits: Deadlines[Questioned] = Deadlines(config.timing.question, self._nobody_to_ask)
@@ -114,9 +117,10 @@ class LegacySession:
 
     async def post(self, request: BaseRequest, accepted: Accepted, body: Message | Batch) -> StreamResponse:
         """Take one POST of the session and answer it."""
-        await self._link.writable()
-        if self.lifecycle.phase is Phase.CLOSED:
-            return gone(body.id if isinstance(body, Request) else None)
+        if self._link.congested:
+            late = await self._admit(body)
+            if late is not None:
+                return late
         self._last = self._loop.time()
         if isinstance(body, Batch):
             return await self._post_batch(request, accepted, body)
@@ -127,6 +131,20 @@ class LegacySession:
             return await self._post_request(request, accepted, body)
         deliver(self._link, self, body)
         return Ready(202)
+
+    async def _admit(self, body: Message | Batch) -> Ready | None:
+        """Wait until the server reads again; the refusal, if the session or the time is over first."""
+        asked = body.id if isinstance(body, Request) else None
+        in_time = False
+        with anyio.CancelScope() as wait:
+            self._admissions.add(wait)
+            try:
+                in_time = await self._link.writable()
+            finally:
+                self._admissions.discard(wait)
+        if self.lifecycle.phase is Phase.CLOSED:
+            return gone(asked)
+        return None if in_time else refused(self._link.late(asked).raw, 503 if asked is None else 200)
 
     async def _post_request(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
         if len(self.party.exchanges) >= self._limits.in_flight:
@@ -237,6 +255,8 @@ class LegacySession:
         self._link.leave(self)
         for exchange in waiting:
             self._settle(exchange, local_error(exchange.id, why, "session_closed"))
+        for admission in self._admissions:
+            admission.cancel()
         if isinstance(self._streams.listener, Listener):
             self._streams.listener.end()
         self._waits.clear()

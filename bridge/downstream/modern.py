@@ -110,7 +110,8 @@ class ModernEndpoint:
         if link.in_flight >= self._limits.in_flight:
             text = f"Too many requests in flight; the most are {self._limits.in_flight}"
             return later(asked.id, text, "in_flight", status=429)
-        await link.writable()
+        if not await link.writable():
+            return refused(link.late(asked.id).raw, 200)
         return await self._call(link, request, accepted, asked, claims)
 
     async def _call(

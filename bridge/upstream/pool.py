@@ -24,6 +24,7 @@ from bridge.core.restart import Circuit, Restarts
 from bridge.errors import CircuitOpen, ServerFault
 from bridge.upstream.base import Receiver
 from bridge.upstream.guard import Guard
+from bridge.upstream.orphans import reap_orphans
 from bridge.upstream.process import Child, environment, spawn
 from bridge.upstream.stdio import StdioUpstream
 
@@ -82,6 +83,7 @@ class Pool:
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._keep_warm)
+        self._tasks.start_soon(reap_orphans)
         return self
 
     async def __aexit__(
@@ -89,6 +91,7 @@ class Pool:
     ) -> bool | None:
         with anyio.CancelScope(shield=True):
             await self.close()
+        self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(kind, error, trace)
 
     @property

@@ -932,6 +932,32 @@ async def test_post_that_waited_for_a_server_that_is_lost_is_told_that_its_sessi
         assert (answer.status, answer.last["id"]) == (404, 1)
 
 
+async def test_post_that_waits_for_a_server_that_does_not_read_ends_with_its_session() -> None:
+    async with bridged(process=ProcessModel.SHARED) as bridge:
+        session = await _shared(bridge)
+        session.server.congest()
+        exchange = await session.post(call(1))
+        await bridge.handles(1)
+        assert (await session.delete()).status == 200
+        assert (await exchange.answer()).status == 404
+        session.server.relieve()
+        assert not session.server.unread
+
+
+@pytest.mark.spec("CP-16")
+@pytest.mark.parametrize(("message", "status"), [(call(1), 200), (notification("vendor"), 503)])
+async def test_post_that_waits_too_long_for_a_server_that_does_not_read_is_told_so(
+    message: Json, status: int
+) -> None:
+    async with bridged(timing=replace(UNHURRIED, request=0.02)) as bridge:
+        session = await bridge.session()
+        session.server.congest()
+        answer = await session.ask(message)
+        assert (answer.status, answer.error["data"]["reason"]) == (status, "upstream_timeout")
+        session.server.relieve()
+        assert not session.server.unread
+
+
 @pytest.mark.spec("SP-10")
 async def test_client_that_does_not_read_slows_its_own_server_only() -> None:
     async with bridged(limits=Limits(unsent=100_000)) as bridge:

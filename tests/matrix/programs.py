@@ -32,6 +32,7 @@ MARK = "MATRIX"
 _URL: Final = re.compile(r"http://127\.0\.0\.1:\d+/(?:mcp|sse)\b")
 _LINE: Final = 1 << 24
 """Bytes that one line may have; the streams of asyncio take 64 KiB else."""
+_FAULTS: Final = ("Traceback", "never retrieved", "Unhandled")
 
 
 class Side(StrEnum):
@@ -159,9 +160,9 @@ class Cell:
         await machine.eventually(lambda: not self.left(), lambda: f"left: {self.left()}\n{self.tail()}")
 
     def expect_clean_logs(self) -> None:
-        faults = ("Traceback", "never retrieved", "Unhandled")
-        log = self.tail()
-        assert not any(fault in log for fault in faults), log
+        lines = [line for program in self.programs for line in program.log]
+        faults = [line for line in lines if any(fault in line for fault in _FAULTS)]
+        assert not faults, self.tail()
 
     def tail(self) -> str:
         return "\n".join(program.tail() for program in self.programs)

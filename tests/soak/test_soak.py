@@ -90,7 +90,6 @@ class Client:
             "cancel": self.cancel,
             "leave": self.leave,
             "resume": self.resume,
-            "ask": self.ask,
         }
 
     async def play(self) -> None:
@@ -105,7 +104,10 @@ class Client:
     async def turn(self) -> None:
         """A few moves at once, and now and then an end of the session."""
         try:
-            await self.moves_at_once()
+            if self.random.random() < 0.2:
+                await self.ask(1)
+            else:
+                await self.moves_at_once()
         except LostServer:
             assert self.soak.killed > self.kills_before, "nobody killed this server"
             self.soak.done["lost"] += 1
@@ -119,9 +121,7 @@ class Client:
 
     async def moves_at_once(self) -> None:
         """Calls with the ids from 1 on, as in every other session."""
-        names = self.random.choices(
-            list(self.moves), weights=(8, 4, 1, 2, 2, 2, 2), k=self.random.randint(1, 4)
-        )
+        names = self.random.choices(list(self.moves), weights=(8, 4, 1, 2, 2, 2), k=self.random.randint(1, 4))
         moves = [self.moves[name](request_id) for request_id, name in enumerate(names, start=1)]
         outcomes = await asyncio.gather(*moves, return_exceptions=True)
         for outcome in sorted(filter(None, outcomes), key=lambda fault: isinstance(fault, LostServer)):
@@ -275,7 +275,10 @@ class Client:
         assert self.text_in(final(messages, request_id)) == secret
 
     async def ask(self, request_id: int) -> None:
-        """A server's question reaches the client that caused it, or nobody."""
+        """A server's question reaches the client that caused it, or nobody.
+
+        Alone in its session, for on stdio nothing tells which of several calls a question belongs to.
+        """
         secret = self.secret(request_id)
         arguments = {"id": f"q {secret}", "method": QUESTION, "params": {"secret": secret}}
         async with self.peer.posted(call(request_id, "ask", arguments, token=request_id)) as exchange:
@@ -292,11 +295,13 @@ class Client:
             assert said.status in (202, 404)
             heard = self.text_in(final((await exchange.answer()).messages, request_id))
             assert json.loads(heard) == {"heard": secret}
+            self.soak.done["ask"] += 1
 
     def refused(self, text: str) -> None:
         """What a shared server is told that asks nobody in particular."""
         assert self.soak.shared, text
         assert json.loads(text)["code"] == -32601, text
+        self.soak.done["ask"] += 1
 
 
 async def killing(soak: Soak) -> None:

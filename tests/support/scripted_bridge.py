@@ -233,7 +233,10 @@ async def bridged(
     access: Access | None = None,
     proven: bool = True,
 ) -> AsyncIterator[Bridge]:
-    """The bridge at work, without the gate that holds callers against `access`. If `proven`, it needs no evidence of its own that the server works."""
+    """The bridge at work, without the gate that holds callers against `access`.
+
+    If `proven`, it needs no evidence of its own that the server works.
+    """
     config = Config(
         upstream=Command(argv=("script",)),
         process=process,

@@ -69,9 +69,9 @@ def test_a_new_initialize_of_the_client_begins_anew() -> None:
     handshake = opened()
     handshake.sent(notification("notifications/initialized"))
     handshake.sent(request(2, "logging/setLevel", b'{"level":"debug"}'))
-    assert handshake.initialized
+    before = handshake.initialized
     handshake.sent(request(3, "initialize", PARAMS))
-    assert not handshake.initialized
+    assert (before, handshake.initialized) == (True, False)
     assert not handshake.settings()
     assert handshake.version == ""
 

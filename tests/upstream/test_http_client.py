@@ -1,4 +1,4 @@
-"""How a request gets to a remote server: redirects, credentials, trust, proxies, and the names of failures."""
+"""How a request gets to a remote server: redirects, credentials, trust, proxies; how failures are named."""
 
 from __future__ import annotations
 

@@ -480,7 +480,7 @@ async def test_a_stream_with_an_id_is_resumed_where_it_broke_after_the_wait_it_a
     async with Remote({"tools/call": call, "GET": resume}) as server, connected(server.url()) as client:
         await client.initialize()
         await server.until_asked("GET")
-        monkeypatch.setattr(streamable_http.anyio, "sleep", sleep)
+        monkeypatch.setattr(anyio, "sleep", sleep)
         client.call(1)
         assert await client.result(1) == {"from": "a-2"}
         assert len(client.told("notifications/half")) == 1
