@@ -86,7 +86,6 @@ def _source(config: Config, environ: Mapping[str, str], guard: Guard) -> Pool | 
     """Where upstream sessions come from; to be entered, and on leaving every server is gone."""
     match config.upstream:
         case Command() as command:
-            locate(command, environment(command, environ))  # told now, and not to the first client
             return Pool(
                 command,
                 environ,
@@ -106,6 +105,9 @@ async def running(config: Config, environ: Mapping[str, str]) -> AsyncIterator[t
 
     Raises ListenFault, UsageFault and CommandNotFound before any server is started.
     """
+    if isinstance(config.upstream, Command):
+        # To be told now, and not by each client that comes.
+        locate(config.upstream, environment(config.upstream, environ))
     guard = Guard()
     source = _source(config, environ, guard)
     relay = Relay(config, source)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from typing import Final
 
 import anyio
+import msgspec
+from msgspec import UNSET
 
 from bridge.config import Config
 from bridge.core.correlate import LISTEN, SUBSCRIPTION, Correlation
@@ -163,6 +165,8 @@ class Link:
         if asked.id in party.exchanges:
             return Malformed(INVALID_REQUEST, "Invalid Request: this id is in flight already", asked.id)
         exchange = Exchange(party, asked, via, log=wants_log)
+        if asked.method == "initialize":
+            party.capabilities = _declared(asked)
         if self.fault is not None:
             port.answered(exchange, answer_to_fault(exchange.id, self.fault))
             return exchange
@@ -244,7 +248,10 @@ class Link:
 
     def _fall(self, message: Request | Notification | Response) -> None:
         self.proven = True
-        for event in self._correlation.received(message):
+        events = self._correlation.received(message)
+        if not events and log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: nobody's: %r", self.label, message.raw[:120])
+        for event in events:
             self._execute(self._pipeline.down(event))
 
     def _unreadable(self, head: bytes, tail: bytes, why: str, message_id: Id | None = None) -> None:
@@ -339,6 +346,19 @@ class Link:
         self._starting.clear()
         for port in list(self._ports.values()):
             port.lost(fault)
+
+
+class _Offer(msgspec.Struct):
+    capabilities: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+
+
+def _declared(asked: Request) -> frozenset[str]:
+    """What an initialize says that its client can do; one that cannot be read says nothing."""
+    try:
+        offer = _Offer() if asked.params is UNSET else msgspec.json.decode(asked.params, type=_Offer)
+    except msgspec.DecodeError:
+        return frozenset()
+    return frozenset(offer.capabilities)
 
 
 def _closing(exchange: Exchange) -> Response:

@@ -17,6 +17,14 @@ MULTI_ROUND: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests during which a server may ask its client something (2026-07-28 "mrtr")."""
 
 
+CAPABILITY: Final = {
+    "sampling/createMessage": "sampling",
+    "elicitation/create": "elicitation",
+    "roots/list": "roots",
+}
+"""What a client must have declared to be asked this."""
+
+
 class Party:
     """Whoever sends requests through one link: one legacy session, or all modern callers of it.
 
@@ -33,6 +41,11 @@ class Party:
         self.exchanges: dict[Id, Exchange] = {}
         self.questions: dict[Id, Question] = {}
         self.serial = 0
+
+    def lacks(self, method: str) -> bool:
+        """Whether the client did not declare what it takes to be asked this."""
+        needed = CAPABILITY.get(method)
+        return needed is not None and needed not in self.capabilities
 
     def enter(self, question: Question) -> None:
         """Give a server's request an id of this hop: its own, unless that one is taken here."""

@@ -39,11 +39,6 @@ from bridge.era.revisions import negotiated
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _UNSET_LEVEL: Final = LEVELS.index("info")
-_CAPABILITY: Final = {
-    "sampling/createMessage": "sampling",
-    "elicitation/create": "elicitation",
-    "roots/list": "roots",
-}
 _SETTLED: Final = frozenset(
     {"notifications/initialized", "notifications/roots/list_changed", "notifications/progress"}
 )
@@ -257,9 +252,8 @@ class Sharing:
     def _attributed(self, question: Question, asked: Request) -> Event:
         if asked.method == "ping":
             return Replied(question, result(question.id, b"{}"))
-        needed = _CAPABILITY.get(asked.method)
         asking = [party for party in self._members if _multi_round(party)]
-        if len(asking) != 1 or (needed is not None and needed not in asking[0].capabilities):
+        if len(asking) != 1 or asking[0].lacks(asked.method):
             return refusal(question, INVALID_PARAMS, "No single client of this shared server can be asked")
         question.party, question.exchange = asking[0], _multi_round(asking[0])
         return Questioned(question, asked)

@@ -55,7 +55,7 @@ from bridge.core.session import Lifecycle, Step
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready, read_body
 from bridge.downstream.listener import Handler
-from bridge.downstream.party import deliver, said_in, unbatchable
+from bridge.downstream.party import UNDECLARED, deliver, said_in, unbatchable
 from bridge.downstream.reply import later, malformed, refused
 from bridge.era.revisions import Revision, revision
 from bridge.errors import CircuitOpen, ServerFault, UsageFault
@@ -318,7 +318,10 @@ class SseSession:
         self._push(note)
 
     def questioned(self, question: Question, request: Request) -> None:
-        self._push(request)
+        if self.party.lacks(request.method):
+            self._link.refuse(question, UNDECLARED)
+        else:
+            self._push(request)
 
     def ended(self, exchange: Exchange) -> None:
         """Nothing is kept for an exchange that could be let go."""
@@ -335,7 +338,6 @@ class SseSession:
 
     def _introduced(self, asked: Request) -> None:
         said = said_in(asked.params)
-        self.party.capabilities = frozenset(said.capabilities)
         client = _identity(said.client)
         self._usage.introduced(client.name)
         log.info(

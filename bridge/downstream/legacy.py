@@ -41,7 +41,7 @@ from bridge.core.streams import Backlog, Streams, Unplaced
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready
-from bridge.downstream.party import deliver, said_in, unbatchable
+from bridge.downstream.party import UNDECLARED, deliver, said_in, unbatchable
 from bridge.downstream.reply import Reply, later, malformed, refused
 from bridge.era.revisions import Revision, revision
 from bridge.errors import ServerFault
@@ -52,13 +52,6 @@ log = logging.getLogger("bridge.session")
 
 RETRY_MS = 1000
 """How long a client waits before it comes back to a stream that ended early."""
-_CAPABILITY = {
-    "sampling/createMessage": "sampling",
-    "elicitation/create": "elicitation",
-    "roots/list": "roots",
-}
-
-
 def gone(asked: Id | None) -> Ready:
     """The refusal that tells a client to initialize anew."""
     text = "Session not found: it ended or never was; initialize a new one"
@@ -151,7 +144,6 @@ class LegacySession:
             return self._too_many(asked.id)
         reply = self._reply(accepted)
         if asked.method == "initialize":
-            self._offered(asked)
             reply.head(b"Mcp-Session-Id: %b\r\n" % self.id.encode())
         refusal = self._link.ask(self, asked, reply)
         if isinstance(refusal, Malformed):
@@ -304,10 +296,6 @@ class LegacySession:
 
     # Opening
 
-    def _offered(self, asked: Request) -> None:
-        """Note what the client can do; what it offers is between it and the server."""
-        self.party.capabilities = frozenset(said_in(asked.params).capabilities)
-
     def _opened(self, exchange: Exchange, response: Response) -> None:
         if response.result is UNSET:
             self.lifecycle.move(Step.REJECTED)
@@ -394,8 +382,8 @@ class LegacySession:
 
     def _place_question(self, event: Questioned) -> None:
         question = event.question
-        if _CAPABILITY.get(question.method, "") not in {"", *self.party.capabilities}:
-            self._link.refuse(question, "The client did not declare this capability")
+        if self.party.lacks(question.method):
+            self._link.refuse(question, UNDECLARED)
             return
         own = question.exchange.via if question.exchange is not None else None
         outlet = own if isinstance(own, Reply) and own.live else self._streams.for_question()

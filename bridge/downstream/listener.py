@@ -221,10 +221,22 @@ async def serve(listen: Listen, handler: Handler, *, stalled: float) -> Served:
         accepting = [await loop.create_unix_server(server, sock=unix, backlog=_BACKLOG, ssl=tls)]
         return Served(f"{scheme}://localhost{listen.path}", f"{listen.uds}", accepting, server, listen.uds)
     sockets = await bind_tcp(listen.host, listen.port)
+    for sock in sockets:
+        _give_up_on_silence(sock, stalled)
     bound = [f"{bracketed(sock.getsockname()[0])}:{sock.getsockname()[1]}" for sock in sockets]
     url = f"{scheme}://{bracketed(listen.host)}:{sockets[0].getsockname()[1]}{listen.path}"
     accepting = [await loop.create_server(server, sock=sock, backlog=_BACKLOG, ssl=tls) for sock in sockets]
     return Served(url, " and ".join(bound), accepting, server)
+
+
+def _give_up_on_silence(sock: socket.socket, seconds: float) -> None:
+    """Let the kernel end connections whose peer acknowledges nothing for so long.
+
+    A half-open one would count as a client for a quarter of an hour (SS-05); our keep-alive
+    comments are what it fails to acknowledge. What is accepted inherits the setting.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))
 
 
 _BIND_FAULTS: Final = {

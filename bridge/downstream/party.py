@@ -8,6 +8,7 @@ Specification (2024-11-05 to 2025-11-25): "Lifecycle", "Cancellation", and "Batc
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -20,11 +21,13 @@ from bridge.link import Link
 log = logging.getLogger("bridge.session")
 
 
+UNDECLARED: Final = "The client did not declare this capability"
+
+
 class Said(msgspec.Struct):
     """What `initialize` says, either way, as far as anybody here looks at it."""
 
     version: str = msgspec.field(name="protocolVersion", default="")
-    capabilities: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     client: msgspec.Raw = msgspec.field(name="clientInfo", default=msgspec.Raw(b"{}"))
 
 

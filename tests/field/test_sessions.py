@@ -111,7 +111,11 @@ async def at_rest(bridge: Bridge, servers: int = 1) -> Holding:
     async with asyncio.timeout(LIMIT):
         while not (await readiness(bridge.port))["ready"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    bridge.expect_servers(servers)
+        # Twice the same, since one that is just being started cannot be seen yet.
+        seen_before = None
+        while len(now := bridge.servers()) != servers or now != seen_before:
+            seen_before = now
+            await asyncio.sleep(0.1)
     return await holding(bridge)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 from field.raw import JSON_ONLY, Answer, Exchange, ask
-from field.session import Id, Json, Session, call, connect
+from field.session import Id, Json, Session, call, connect, initialize, notification
 from support import machine
 from support.black_box import Bridge, launched
 from support.machine import LIMIT
@@ -131,28 +131,38 @@ class Client:
     # Sessions
 
     async def open(self) -> None:
-        """Open a session; after a kill the bridge may refuse some while its server starts anew."""
+        """Open a session; while a server that was killed starts anew the bridge may refuse some."""
         async with asyncio.timeout(LIMIT):
-            while True:
-                self.kills_before = self.soak.killed
-                try:
-                    self.peer = await connect(self.soak.bridge.port, capabilities={"sampling": {}})
-                except (AssertionError, KeyError):
-                    if not (self.soak.shared and self.soak.killed):
-                        raise
-                    await asyncio.sleep(0.2)
-                else:
-                    break
-        if self.number % 4 == 0:
-            self.listening = await self.stack.enter_async_context(self.peer.listening())
-            await self.listening.head()
+            while not await self.opened():
+                assert self.soak.shared, "nobody else can have killed this server"
+                assert self.soak.killed, "refused before anything was killed"
+                await asyncio.sleep(0.2)
         if not self.soak.shared:
             answer = await self.peer.post(call("seen", "seen"))
             self.pid = json.loads(answer.result["content"][0]["text"])["pid"]
 
+    async def opened(self) -> bool:
+        """Whether it could be opened; if not, that is for want of a server."""
+        self.kills_before = self.soak.killed
+        self.peer = Session(self.soak.bridge.port)
+        answer = await self.peer.post(initialize(capabilities={"sampling": {}}, request_id=1))
+        opened = final(answer.messages, 1)
+        if "error" in opened:
+            assert opened["error"]["data"]["reason"] in ("upstream_lost", "upstream_down"), opened
+            return False
+        self.peer.headers.append(("Mcp-Session-Id", answer.headers["mcp-session-id"]))
+        told = await self.peer.post(notification("notifications/initialized"))
+        if told.status == 404:
+            return False
+        assert (told.status, told.body) == (202, b"")
+        if self.number % 4 == 0:
+            self.listening = await self.stack.enter_async_context(self.peer.listening())
+            return await self.listening.head() == 200
+        return True
+
     async def close(self) -> None:
-        lost = self.soak.shared and self.soak.killed > self.kills_before
         status = (await self.peer.delete()).status
+        lost = self.soak.shared and self.soak.killed > self.kills_before
         assert status == 200 or (lost and status == 404), status
         if self.listening is not None:
             rest = await self.listening.answer()
@@ -247,7 +257,7 @@ class Client:
                 raise AssertionError(f"an answer to a cancelled call: {message}")
 
     async def tell(self, method: str, params: Json) -> None:
-        answer = await self.peer.post({"jsonrpc": "2.0", "method": method, "params": params})
+        answer = await self.peer.post(notification(method, params))
         if answer.status == 404:
             raise LostServer
         assert (answer.status, answer.body) == (202, b"")
@@ -300,7 +310,7 @@ class Client:
     def refused(self, text: str) -> None:
         """What a shared server is told that asks nobody in particular."""
         assert self.soak.shared, text
-        assert json.loads(text)["code"] == -32601, text
+        assert json.loads(text)["data"]["reason"] == "undeliverable", text
         self.soak.done["ask"] += 1
 
 
