@@ -322,7 +322,7 @@ class Link:
         port.questioned(question, asked)
 
     def _expired(self, exchange: Exchange) -> None:
-        if exchange.party.questions:
+        if any(exchange in question.during for question in exchange.party.questions.values()):
             self._expiry.add(exchange)  # a person may be answering inside the call (CP-18)
             return
         if exchange.method == "initialize":

@@ -501,3 +501,16 @@ async def test_caller_is_told_when_its_server_is_lost() -> None:
     server.dies(2)
     response = await call
     assert response.error is not msgspec.UNSET
+
+
+@pytest.mark.spec("CP-16", "CP-18")
+async def test_time_runs_on_for_a_call_that_began_after_the_open_question() -> None:
+    link, server = joined(timing=replace(UNHURRIED, request=0.01))
+    client = Client(link)
+    client.asks(1)
+    server.asks("roots/list", "q")
+    server.says({"id": 1, "result": {}})
+    client.asks(2)
+    await client.until_answered(2)
+    assert client.answers[1]["error"]["data"]["reason"] == "upstream_timeout"
+    assert [question.id for question in client.questions] == ["q"]

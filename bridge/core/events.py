@@ -50,6 +50,7 @@ class Party:
     def enter(self, question: Question) -> None:
         """Give a server's request an id of this hop: its own, unless that one is taken here."""
         question.party = self
+        question.during = tuple(self.exchanges.values())
         question.party_id = question.id
         while question.party_id in self.questions:
             self.serial += 1
@@ -88,7 +89,7 @@ class Question:
     `id` is the server's; `party_id` the one on the downstream hop.
     """
 
-    __slots__ = ("exchange", "id", "method", "party", "party_id")
+    __slots__ = ("during", "exchange", "id", "method", "party", "party_id")
 
     def __init__(self, request: Request) -> None:
         self.id = request.id
@@ -96,6 +97,8 @@ class Question:
         self.party: Party | None = None
         self.exchange: Exchange | None = None
         self.party_id: Id = request.id
+        self.during: tuple[Exchange, ...] = ()
+        """What the client was waiting for when it was asked: one of these may be why."""
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):

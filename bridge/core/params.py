@@ -227,12 +227,27 @@ def header_values(annotated: Annotations, arguments: bytes | None) -> dict[str, 
             case bool() as flag:
                 found[annotation.header] = "true" if flag else "false"
             case _Number(text):
-                found[annotation.header] = text
+                found[annotation.header] = _decimal(text)
             case str() as text:
                 found[annotation.header] = encode_value(text)
             case _No():
                 pass
     return found
+
+
+_EXACT: Final = 2**53
+"""Integers from here on are none that a header may repeat; their text stays as it is."""
+
+
+def _decimal(number: str) -> str:
+    """An integer in decimal, however the arguments write it: `1E2` and `100.0` are 100."""
+    if number.removeprefix("-").isdigit():
+        return number
+    try:
+        value = Decimal(number)
+        return str(int(value)) if abs(value) < _EXACT and value == int(value) else number
+    except ArithmeticError:
+        return number
 
 
 # --- the tools of one upstream ---

@@ -102,6 +102,15 @@ class EventStream(StreamResponse):
         self._moved()
         self._rouse()
 
+    def superseded(self) -> list[bytes]:
+        """Another stream takes over: end, and slow nobody down for it; gives what was not sent yet."""
+        left, self._pending = self._pending, []
+        self.pending_bytes = 0
+        self.finish()
+        if self._full:
+            self._press(False)
+        return left
+
     async def run(self, keepalive: float, stalled: float) -> bool:
         """Send what is pushed: True after `finish`, False if the client left first.
 

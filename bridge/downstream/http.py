@@ -302,7 +302,7 @@ class Gate:
     def check(self, request: BaseRequest) -> Ready | None:
         """The refusal (or the answer to a preflight) to send, or None to go on. Reads no body."""
         headers = request.headers
-        host = headers.get(hdrs.HOST)
+        host = _host_of(request)
         if self._checks_host and host is not None and not self._serves(host):
             return refusal(421, "host", "this Host is not served here; allow it with --allowed-host")
         if hdrs.ORIGIN in headers:
@@ -355,6 +355,14 @@ class Gate:
         scheme, _, credentials = given[0].partition(" ")
         shown = credentials.strip().encode("utf-8", "surrogateescape")
         return scheme.lower() == "bearer" and hmac.compare_digest(shown, self._token)
+
+
+def _host_of(request: BaseRequest) -> str | None:
+    """Whom the client speaks to; a whole URL as the target goes before Host (RFC 9112, 3.2.2)."""
+    target = request.raw_path
+    if target.startswith(("http://", "https://")):
+        return target.split("/", 3)[2]
+    return request.headers.get(hdrs.HOST)
 
 
 def _cors(origin: str) -> dict[str, str]:

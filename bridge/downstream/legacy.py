@@ -73,6 +73,11 @@ class Listener:
         self.carries = False
         self.stream.finish()
 
+    def hand_over(self) -> list[bytes]:
+        """End for another's sake; gives what was not sent yet."""
+        self.carries = False
+        return self.stream.superseded()
+
 
 class LegacySession:
     """The port of one session. `id` is the `Mcp-Session-Id`."""
@@ -186,7 +191,10 @@ class LegacySession:
             stream.push(self._priming(number))
         for event in missed:
             stream.push(sse.event(event.payload, self._named(event.id)))
-        await (self._attend(stream) if number == self._listening else self._resume(stream, number))
+        if number == self._listening:
+            await self._attend(stream, replayed=cursor is not None)
+        else:
+            await self._resume(stream, number)
         return stream
 
     def _cursor(self, event_id: str) -> tuple[int, list[StoredEvent]] | None:
@@ -218,12 +226,17 @@ class LegacySession:
         finally:
             self._review(reply)
 
-    async def _attend(self, stream: EventStream) -> None:
-        """Be the session's GET stream, in place of an earlier one."""
+    async def _attend(self, stream: EventStream, *, replayed: bool) -> None:
+        """Be the session's GET stream, in place of an earlier one.
+
+        What that one did not get to send goes on here, unless it was `replayed` already.
+        """
         listener = Listener(stream, self._encoder(self._listening))
         previous, self._streams.listener = self._streams.listener, listener
         if isinstance(previous, Listener):
-            previous.end()
+            for event in previous.hand_over():
+                if not replayed:
+                    stream.push(event)
         self._flush()
         try:
             await stream.run(self._timing.keepalive, self._timing.stalled)

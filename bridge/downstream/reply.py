@@ -122,7 +122,7 @@ class Reply:
     def attach(self, stream: EventStream) -> None:
         """Let `stream` carry what comes from now on; one that did so before is ended."""
         if self._stream is not None:
-            self._stream.finish()
+            self._stream.superseded()  # whoever resumes is given what was kept, from where it says
         self._stream = stream
         self._gone = False
         if self.finished:

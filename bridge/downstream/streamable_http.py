@@ -160,12 +160,15 @@ class StreamableHttp:
         """The session that the request names, or the refusal."""
         headers = request.headers
         named = headers.getall(SESSION_ID, ())
-        if len(named) != 1:
+        if len(named) != 1 or not named[0]:
             text = "Bad Request: the header Mcp-Session-Id is needed, once; initialize gives it"
             return refused(local_error(asked, text, "no_session", INVALID_REQUEST).raw, 400)
         session = self._relay.sessions.get(named[0])
         if not isinstance(session, LegacySession):
             return gone(asked)
+        if len(headers.getall(VERSION, ())) > 1:
+            text = "Bad Request: the header MCP-Protocol-Version stands twice"
+            return refused(local_error(asked, text, "protocol_version", INVALID_REQUEST).raw, 400)
         negotiated = session.revision.name if session.revision is not None else None
         refusal = legacy_version(headers.get(VERSION), negotiated)
         return session if refusal is None else declined(asked, refusal)

@@ -42,6 +42,8 @@ from bridge.upstream.guard import TOKEN, Guard, exists, inhabited
 
 HIGH_WATER = 1 * MIB
 """Bytes a child has not read from its stdin, above which it is congested."""
+MOST_HEAPED = 16 * MIB
+"""Bytes written to a child in spite of its congestion, above which it is given up."""
 CHUNK = 64 * KIB
 """Bytes of one read: what a pipe holds."""
 STDERR_LINE = 8 * KIB
@@ -162,6 +164,8 @@ class Stdin:
         self._tell_broken = broken
         self.broken = False
         self._unsent = bytearray()
+        self._heaped = 0
+        self.deaf = False
         self._closing = False
         self._relieved = anyio.Event()
         os.set_blocking(self._fd, False)
@@ -180,7 +184,26 @@ class Stdin:
                 return
             data = data[written:]
             self._loop.add_writer(self._fd, self._writable)
+        elif self.congested and self._heap(len(data)):
+            return
         self._unsent += data
+
+    def _heap(self, size: int) -> bool:
+        """Count what is written although the child does not read; true if that is too much.
+
+        Clients wait meanwhile, so it can only be answers to a child that asks and never listens.
+        """
+        self._heaped += size
+        if self._heaped <= MOST_HEAPED:
+            return False
+        self.deaf = True
+        self._break()
+        return True
+
+    def _break(self) -> None:
+        self.broken = True
+        self.abort()
+        self._tell_broken()
 
     async def drained(self) -> None:
         """Return when it is not congested, or closed."""
@@ -208,9 +231,7 @@ class Stdin:
         except BlockingIOError:
             return 0
         except OSError:
-            self.broken = True
-            self.abort()
-            self._tell_broken()
+            self._break()
             return 0
 
     def _writable(self) -> None:
@@ -224,6 +245,7 @@ class Stdin:
                 self.abort()
 
     def _relieve(self) -> None:
+        self._heaped = 0
         self._relieved.set()
         self._relieved = anyio.Event()
 
@@ -448,7 +470,7 @@ class Child:
         elif self._stdout.ended.is_set():
             message = "server closed its stdout"
         elif self.stdin.broken:
-            message = "server closed its stdin"
+            message = "server does not read its stdin" if self.stdin.deaf else "server closed its stdin"
         else:
             return None
         return ServerStopped(message, exit_code=code, stderr=self._stderr_log.tail)

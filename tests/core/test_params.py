@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.headers import encode_value
-from bridge.core.params import Annotation, Annotations, Invalid, ToolIndex, annotations_of, check
+from bridge.core.params import (
+    Annotation,
+    Annotations,
+    Invalid,
+    ToolIndex,
+    annotations_of,
+    check,
+    header_values,
+    without_invalid_tools,
+)
 
 Schema = Mapping[str, object]
 
@@ -432,3 +441,83 @@ def test_the_index_is_bounded() -> None:
     index.learn(page(*(tool(f"t{number}", region=marked("Region")) for number in range(10_001))))
     assert index.tool("t9999") == REGION
     assert index.tool("t10000") is None
+
+
+# --- the client's side ---
+
+
+@pytest.mark.spec("XH-5", "XH-6", "XH-7", "XH-13")
+@pytest.mark.parametrize(
+    ("argument", "header"),
+    [
+        ('"eu"', "eu"),
+        ('""', ""),
+        ('"größe"', "=?base64?Z3LDtsOfZQ==?="),
+        ('" a"', "=?base64?IGE=?="),
+        ('"=?base64?x?="', "=?base64?PT9iYXNlNjQ/eD89?="),
+        ("true", "true"),
+        ("false", "false"),
+        ("42", "42"),
+        ("-7", "-7"),
+        ("42.0", "42"),
+        ("1E2", "100"),
+        ("1.5", "1.5"),
+        ("1e400", "1e400"),
+        ("9007199254740993", "9007199254740993"),
+        ("null", None),
+        ('{"a":1}', None),
+        ("[1]", None),
+    ],
+)
+def test_an_argument_is_repeated_as_its_header_has_it(argument: str, header: str | None) -> None:
+    annotated = (Annotation("Mcp-Param-A", ("a", "b")),)
+    found = header_values(annotated, b'{"a":{"b":%b},"b":"other"}' % argument.encode())
+    assert found == ({} if header is None else {"Mcp-Param-A": header})
+
+
+@pytest.mark.spec("XH-5")
+@pytest.mark.parametrize("arguments", [None, b"{}", b"[]", b'{"a":5}', b'{"a":{}}', b'{"a":{"b":1,"b":2}}'])
+def test_what_is_not_there_is_not_repeated(arguments: bytes | None) -> None:
+    assert header_values((Annotation("Mcp-Param-A", ("a", "b")),), arguments) == {}
+
+
+@pytest.mark.spec("XH-6", "XH-9", "XH-10")
+@given(value=st.text() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.none())
+def test_what_one_side_repeats_the_other_finds_right(value: object) -> None:
+    annotated = (Annotation("Mcp-Param-A", ("a",)),)
+    arguments = json.dumps({"a": value}).encode()
+    assert check(annotated, arguments, header_values(annotated, arguments).items()) is None
+
+
+def listing(*tools: object, **more: object) -> bytes:
+    return json.dumps({"tools": tools, **more}).encode()
+
+
+def annotated_tool(name: str, header: object) -> Schema:
+    return {"name": name, "inputSchema": json.loads(schema(a=marked(header)))}
+
+
+@pytest.mark.spec("CM-8")
+def test_tools_with_invalid_annotations_are_taken_out_and_named_with_the_reason() -> None:
+    bad, good, plain = annotated_tool("bad", "a b"), annotated_tool("good", "A"), {"name": "plain"}
+    result, dropped = without_invalid_tools(listing(bad, good, plain, nextCursor="n"))
+    assert json.loads(result) == {"tools": [good, plain], "nextCursor": "n"}
+    ((name, reason),) = dropped
+    assert name == "bad"
+    assert "x-mcp-header" in reason
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        listing(annotated_tool("good", "A")),
+        b'{"tools":[ {"name":"a","n":1.0} ]}',
+        b'{"tools":"x-mcp-header"}',
+        b'{"tools":["x-mcp-header",5]}',
+        b'{"tools":[{"name":"\\ud800","x-mcp-header":1}]}',
+        b'["x-mcp-header"]',
+        b'{"x-mcp-header":1}',
+    ],
+)
+def test_a_result_without_invalid_tools_stays_byte_for_byte(result: bytes) -> None:
+    assert without_invalid_tools(result) == (result, [])

@@ -366,3 +366,14 @@ async def test_starting_for_a_client_that_is_gone_raises() -> None:
         client.hang_up()
         async with asyncio.timeout(LIMIT):
             await refused.wait()
+
+
+async def test_superseded_stream_hands_over_what_it_did_not_send_and_slows_nobody_any_more() -> None:
+    pressure: list[bool] = []
+    stream = EventStream(unsent=10, on_pressure=pressure.append)
+    stream.push(b"data: 1\n\n")
+    stream.push(b"data: 2\n\n")
+    assert pressure == [True]
+    assert stream.superseded() == [b"data: 1\n\n", b"data: 2\n\n"]
+    stream.push(b"data: 3\n\n")
+    assert (pressure, stream.unsent) == ([True, False], 0)

@@ -79,6 +79,13 @@ async def test_loopback_listener_serves_local_hosts_only(host: str, status: int)
         assert answer.error().id is None
 
 
+@pytest.mark.spec("SP-6")
+@pytest.mark.parametrize(("authority", "status"), [("evil.example", 421), ("localhost:8080", 200)])
+async def test_host_of_a_whole_url_goes_before_the_header(authority: str, status: int) -> None:
+    whole = request().replace(b" /mcp ", f" http://{authority}/mcp ".encode())
+    assert (await through(OPEN, whole)).status == status
+
+
 async def test_host_the_listener_is_bound_to_is_served() -> None:
     bound = Listen(host="10.1.2.3")
     assert (await through(OPEN, request(host="10.1.2.3:8080"), bound)).status == 200

@@ -82,7 +82,7 @@ class Client:
 
     async def initialize(self, server: ScriptedServer, name: str = "old", revision: str = OLDEST) -> None:
         info = {"name": name, "version": "0.9"}
-        able = {"sampling": {}, "elicitation": {}, "roots": {}}
+        able: Json = {"sampling": {}, "elicitation": {}, "roots": {}}
         await self.ask("open", "initialize", protocolVersion=revision, capabilities=able, clientInfo=info)
         result = {
             "protocolVersion": revision,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from field.raw import BOTH
+from multidict import CIMultiDict
 from support.scripted_bridge import (
     LATEST,
     MODERN,
@@ -148,6 +149,25 @@ async def test_request_without_a_session_is_refused_with_400(method: str) -> Non
         assert (answer.status, answer.error["data"]["reason"]) == (400, "no_session")
         assert "mcp-session-id" not in answer.headers
         assert bridge.source.servers == []
+
+
+@pytest.mark.spec("HL-18")
+async def test_empty_session_id_is_none() -> None:
+    async with bridged() as bridge:
+        answer = await bridge.ask(PING, {"Mcp-Session-Id": ""})
+        assert (answer.status, answer.error["data"]["reason"]) == (400, "no_session")
+
+
+@pytest.mark.spec("HL-21")
+async def test_two_versions_in_one_request_are_refused() -> None:
+    async with bridged() as bridge:
+        session = await bridge.session()
+        headers = CIMultiDict(
+            {"Content-Type": "application/json", "Accept": BOTH, "Mcp-Session-Id": session.id}
+        )
+        headers.extend([("MCP-Protocol-Version", LATEST), ("MCP-Protocol-Version", MODERN)])
+        answer = await (await bridge.send("POST", headers, dump(PING))).answer()
+        assert (answer.status, answer.error["data"]["reason"]) == (400, "protocol_version")
 
 
 @pytest.mark.spec("HL-19", "HL-24")

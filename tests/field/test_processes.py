@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from support import machine
@@ -26,6 +27,7 @@ from .session import Json, Modern, Session, call, connect, initialize, notificat
 
 SERVER = child("obeys_calls.py")
 CHEAP = ["/bin/sh", str(CHILDREN / "answers_cheaply.sh")]
+T = TypeVar("T")
 KINDS = ("plain", "holds the pipes", "own group", "own session", "deaf", "orphan")
 
 
@@ -59,6 +61,23 @@ async def seen(caller: Session) -> Json:
 
 def unhexed(words: Sequence[str]) -> list[bytes]:
     return [bytes.fromhex(word) for word in words]
+
+
+async def each(one: Callable[[T], Awaitable[object]], rows: Sequence[T], *, at_once: int = 4) -> None:
+    """`one` of every row, some at a time: what a bridge takes to start or to end is mostly waiting."""
+    room = asyncio.Semaphore(at_once)
+
+    async def noted(row: T) -> None:
+        try:
+            async with room:
+                await one(row)
+        except Exception as fault:
+            fault.add_note(f"for {row!r}")
+            raise
+
+    async with asyncio.TaskGroup() as tasks:
+        for row in rows:
+            tasks.create_task(noted(row))
 
 
 async def until_gone(pids: Sequence[int], bridge: Bridge, limit: float = LIMIT) -> None:
@@ -168,7 +187,8 @@ async def test_bridge_ends_although_calls_and_servers_will_not() -> None:
 
 @pytest.mark.case("CP-03")
 async def test_second_signal_ends_everything_at_once() -> None:
-    async def twice(first: signal.Signals, second: signal.Signals) -> None:
+    async def twice(signals: tuple[signal.Signals, signal.Signals]) -> None:
+        first, second = signals
         async with serving([*SERVER, "ignores SIGTERM"]) as bridge:
             peer = await connect(bridge.port)
             async with peer.posted(call(1, "hold", {"steps": 1}, token=1)) as post:
@@ -179,10 +199,8 @@ async def test_second_signal_ends_everything_at_once() -> None:
                 assert await bridge.status(5.0) == 128 + second
             await bridge.expect_nothing_left()
 
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(twice(signal.SIGINT, signal.SIGINT))
-        tasks.create_task(twice(signal.SIGTERM, signal.SIGINT))
-        tasks.create_task(twice(signal.SIGTERM, signal.SIGTERM))
+    term, interrupt = signal.SIGTERM, signal.SIGINT
+    await each(twice, [(interrupt, interrupt), (term, interrupt), (term, term)])
 
 
 @pytest.mark.case("CP-03")
@@ -202,28 +220,30 @@ async def family(peer: Session, kinds: Sequence[str] = KINDS) -> list[int]:
 
 
 @pytest.mark.case("CP-05")
-@pytest.mark.parametrize(
-    "end", ["DELETE", "exit", "SIGKILL", "SIGTERM of the bridge", "SIGKILL of the bridge"]
-)
-async def test_no_descendant_of_a_server_outlives_it(end: str) -> None:
-    async with serving(SERVER) as bridge:
-        peer = await connect(bridge.port)
-        pids = [*await family(peer), (await seen(peer))["pid"]]
-        match end:
-            case "DELETE":
-                assert (await peer.delete()).status == 200
-            case "exit":
-                assert (await peer.post(call(1, "exit", {"code": 0}))).error["data"]["exitCode"] == 0
-            case "SIGKILL":
-                assert (await peer.post(call(1, "kill", {"signal": 9}))).error["data"]["exitCode"] == -9
-            case "SIGTERM of the bridge":
-                await bridge.stop()
-            case _:
-                bridge.process.kill()
-        await until_gone(pids, bridge)
-        if end.endswith("bridge"):
-            await bridge.process.wait()
-            await bridge.expect_nothing_left()
+async def test_no_descendant_of_a_server_outlives_it() -> None:
+    async def ended(end: str) -> None:
+        async with serving(SERVER) as bridge:
+            peer = await connect(bridge.port)
+            pids = [*await family(peer), (await seen(peer))["pid"]]
+            match end:
+                case "DELETE":
+                    assert (await peer.delete()).status == 200
+                case "exit":
+                    assert (await peer.post(call(1, "exit", {"code": 0}))).error["data"]["exitCode"] == 0
+                case "SIGKILL":
+                    assert (await peer.post(call(1, "kill", {"signal": 9}))).error["data"]["exitCode"] == -9
+                case "SIGTERM of the bridge":
+                    await bridge.stop()
+                case _:
+                    bridge.process.kill()
+            await until_gone(pids, bridge)
+            if end.endswith("bridge"):
+                await bridge.process.wait()
+                await bridge.expect_nothing_left()
+
+    await each(
+        ended, ["DELETE", "exit", "SIGKILL", "SIGTERM of the bridge", "SIGKILL of the bridge"], at_once=5
+    )
 
 
 @pytest.mark.case("CP-05")
@@ -609,26 +629,26 @@ async def refused_at_start(command: Sequence[str], *options: str, env: dict[str,
 
 
 @pytest.mark.case("CP-07", "CP-09")
-@pytest.mark.parametrize("options", [(), ("--warm", "0"), ("--process", "shared")], ids=" ".join)
-async def test_program_that_is_not_found_ends_the_bridge_naming_the_path(options: tuple[str, ...]) -> None:
-    line = await refused_at_start(["no-such-program", "--x"], *options, env={"PATH": "/usr/bin:/nowhere"})
-    assert "no-such-program" in line
-    assert "/usr/bin:/nowhere" in line
+async def test_program_that_is_not_found_ends_the_bridge_naming_the_path() -> None:
+    async def one(options: tuple[str, ...]) -> None:
+        path = "/usr/bin:/nowhere"
+        line = await refused_at_start(["no-such-program", "--x"], *options, env={"PATH": path})
+        assert "no-such-program" in line
+        assert path in line
+
+    await each(one, [(), ("--warm", "0"), ("--process", "shared")])
 
 
 @pytest.mark.case("CP-07", "CP-09")
-@pytest.mark.parametrize("what", ["missing", "folder", "not executable", "under a file"])
-async def test_program_that_cannot_be_executed_ends_the_bridge_naming_it(tmp_path: Path, what: str) -> None:
-    program = tmp_path / "a b (x)" / "srv"
-    program.parent.mkdir()
-    if what == "folder":
-        program.mkdir()
-    elif what != "missing":
-        program.write_text("#!/bin/sh\n")
-    if what == "under a file":
-        program = program / "srv"
-    line = await refused_at_start([str(program)])
-    assert str(program) in line
+async def test_program_that_cannot_be_executed_ends_the_bridge_naming_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a b (x)"
+    (folder / "folder").mkdir(parents=True)
+    (folder / "not executable").write_text("#!/bin/sh\n")
+
+    async def one(name: str) -> None:
+        assert str(folder / name) in await refused_at_start([str(folder / name)])
+
+    await each(one, ["missing", "folder", "not executable", "not executable/x"])
 
 
 @pytest.mark.case("CP-07")
@@ -768,29 +788,30 @@ async def test_program_is_found_on_the_path_that_the_server_gets(tmp_path: Path)
         assert found["cwd"] == str(tmp_path)
 
 
+NONSENSE: list[tuple[tuple[str, ...], str]] = [
+    (("--cmd", "a 'b"), "--cmd"),
+    (("--cmd", ""), "--cmd"),
+    (("--cmd", "   "), "--cmd"),
+    ((), "--cmd"),
+    (("--cmd", "a", "--", "b"), "--cmd"),
+    (("--env", "NOEQUALS", "--", "a"), "--env"),
+    (("--env", "=x", "--", "a"), "--env"),
+    (("--env", "A=${FIELD_NOT_SET}", "--", "a"), "FIELD_NOT_SET"),
+    (("--cwd", "/no/such/folder", "--", "a"), "--cwd"),
+    (("--", ""), ""),
+]
+
+
 @pytest.mark.case("CP-09")
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (("--cmd", "a 'b"), "--cmd"),
-        (("--cmd", ""), "--cmd"),
-        (("--cmd", "   "), "--cmd"),
-        ((), "--cmd"),
-        (("--cmd", "a", "--", "b"), "--cmd"),
-        (("--env", "NOEQUALS", "--", "a"), "--env"),
-        (("--env", "=x", "--", "a"), "--env"),
-        (("--env", "A=${FIELD_NOT_SET}", "--", "a"), "FIELD_NOT_SET"),
-        (("--cwd", "/no/such/folder", "--", "a"), "--cwd"),
-        (("--", ""), ""),
-    ],
-)
-async def test_command_line_that_says_nothing_sensible_is_refused(
-    options: tuple[str, ...], word: str
-) -> None:
-    async with launched([], *options) as bridge:
-        assert await bridge.status() in (2, 4), bridge.tail()
-        assert word in "\n".join(bridge.log)
-        assert not any("Traceback" in line for line in bridge.log)
+async def test_command_line_that_says_nothing_sensible_is_refused() -> None:
+    async def one(row: tuple[tuple[str, ...], str]) -> None:
+        options, word = row
+        async with launched([], *options) as bridge:
+            assert await bridge.status() in (2, 4), bridge.tail()
+            assert word in "\n".join(bridge.log)
+            assert not any("Traceback" in line for line in bridge.log)
+
+    await each(one, NONSENSE)
 
 
 # CP-10
@@ -820,21 +841,22 @@ async def test_port_that_another_program_holds_on_every_address_is_taken_too() -
         assert "in use" in await refused_to_listen(port=other.getsockname()[1])
 
 
+NOWHERE: list[tuple[tuple[str, ...], str]] = [
+    (("--host", "192.0.2.1", "--insecure-no-auth"), "192.0.2.1"),
+    (("--host", "no-such-host.invalid", "--insecure-no-auth"), "no-such-host.invalid"),
+    (("--uds", "/no/such/folder/sock"), "/no/such/folder/sock"),
+    (("--uds", "/dev/null"), "/dev/null"),
+    (("--uds", "/tmp/" + "x" * 200), "xxx"),
+]
+
+
 @pytest.mark.case("CP-10")
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        (("--host", "192.0.2.1", "--insecure-no-auth"), "192.0.2.1"),
-        (("--host", "no-such-host.invalid", "--insecure-no-auth"), "no-such-host.invalid"),
-        (("--uds", "/no/such/folder/sock"), "/no/such/folder/sock"),
-        (("--uds", "/dev/null"), "/dev/null"),
-        (("--uds", "/tmp/" + "x" * 200), "xxx"),
-    ],
-)
-async def test_address_that_cannot_be_had_ends_the_bridge_naming_it(
-    options: tuple[str, ...], part: str
-) -> None:
-    assert part in await refused_to_listen(*options, port=0 if "--host" in options else None)
+async def test_address_that_cannot_be_had_ends_the_bridge_naming_it() -> None:
+    async def one(row: tuple[tuple[str, ...], str]) -> None:
+        options, part = row
+        assert part in await refused_to_listen(*options, port=0 if "--host" in options else None)
+
+    await each(one, NOWHERE)
 
 
 @pytest.mark.case("CP-10")

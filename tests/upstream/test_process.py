@@ -608,3 +608,18 @@ async def test_zombies_a_server_leaves_to_us_are_reaped(guard: Guard) -> None:
             await child.gone.wait()
         with pytest.raises(ProcessLookupError):
             os.kill(int(out.text), 0)
+
+
+@pytest.mark.case("CP-07")
+async def test_server_that_asks_and_never_listens_is_given_up(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MOST_HEAPED", 1 << 20)
+    async with heard(python("import signal; signal.pause()"), guard) as (child, out):
+        child.stdin.write(b"x" * (2 << 20))  # one message, however large, is none too many
+        assert not child.stdin.broken
+        for _ in range(20):
+            child.stdin.write(b"y" * (64 << 10))
+        fault = await out.until_lost()
+        await child.gone.wait()
+    assert str(fault) == "server does not read its stdin"

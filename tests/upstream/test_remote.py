@@ -143,17 +143,18 @@ async def test_the_verdict_serves_later_sessions() -> None:
 
 async def test_a_verdict_is_forgotten_when_no_endpoint_is_named_any_more() -> None:
     async with OldRemote() as old, source(old.url("/sse"), AUTO) as of:
-        await (await opened(of)).initialize()
+        first = await opened(of)
+        await first.initialize()
+        await first.upstream.close()
         await old.stop()
         new = Remote()
         new.port = old.port
-        await new.start()
-        client = await opened(of)
-        await client.initialize()
-        assert new.rpcs()[:2] == ["GET", "initialize"]
-        assert of.transport is AUTO
-        await client.upstream.close()
-        await new.stop()
+        async with new:
+            client = await opened(of)
+            await client.initialize()
+            assert new.rpcs()[:2] == ["GET", "initialize"]
+            assert of.transport is AUTO
+            await client.upstream.close()
 
 
 async def test_a_verdict_stays_when_the_server_is_only_away() -> None:
