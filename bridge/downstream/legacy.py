@@ -52,6 +52,8 @@ log = logging.getLogger("bridge.session")
 
 RETRY_MS = 1000
 """How long a client waits before it comes back to a stream that ended early."""
+
+
 def gone(asked: Id | None) -> Ready:
     """The refusal that tells a client to initialize anew."""
     text = "Session not found: it ended or never was; initialize a new one"
