@@ -87,7 +87,8 @@ class Link:
         self._expiry = Deadlines(config.timing.request, self._expired)
         self._starting = Deadlines(config.timing.start, self._never_started)
         self._pauses = 0
-        self.quiet_since = asyncio.get_running_loop().time()
+        self._now = asyncio.get_running_loop().time
+        self.quiet_since = self._now()
         """When anything was last answered, somebody left, or the server was lost."""
         self.proven = False
         """Whether the server ever said anything that can be read."""
@@ -207,7 +208,7 @@ class Link:
             self._rise(Left(port.party))
         for exchange in waiting:
             self._settled(exchange)
-        self.quiet_since = asyncio.get_running_loop().time()
+        self.quiet_since = self._now()
 
     def _rise(self, event: Up) -> None:
         self._execute(self._pipeline.up(event))
@@ -286,7 +287,7 @@ class Link:
         self._waiting.discard(exchange)
         self._expiry.remove(exchange)
         self._starting.remove(exchange)
-        self.quiet_since = asyncio.get_running_loop().time()
+        self.quiet_since = self._now()
         self._settlement.set()
 
     def _end(self, exchange: Exchange) -> None:
@@ -339,7 +340,7 @@ class Link:
         if self.fault is not None:
             return
         self.fault = fault
-        self.quiet_since = asyncio.get_running_loop().time()
+        self.quiet_since = self._now()
         for exchange in self._correlation.lost():
             self._answer(exchange, answer_to_fault(exchange.id, fault))
         self._expiry.clear()

@@ -394,7 +394,9 @@ async def test_closed_modern_stream_leaves_nothing_behind(demo: Bridge) -> None:
     caller = Modern(demo.port)
     await caller.post(request(0, "server/discover"))
     for number in range(20):
-        async with caller.posted(call(number, "slow", {"seconds": 60}), SSE_ONLY) as exchange:
+        asked = call(number, "slow", {"seconds": 60, "steps": 6000}, token=number)
+        async with caller.posted(asked, SSE_ONLY) as exchange:
+            assert (await exchange.message())["method"] == "notifications/progress"
             exchange.reset()
     answer = await caller.post(call(99, "echo", {"text": "on"}))
     assert text_of(answer.last) == "on"
