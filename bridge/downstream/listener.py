@@ -43,6 +43,10 @@ _IDLE: Final = 630.0
 """Seconds an idle connection lives: more than proxies keep theirs (600 at most), so that a
 request never meets a connection that is just being closed."""
 
+_SILENCE: Final = 4
+"""How much longer than for a full stream a client may acknowledge nothing: the kernel counts one
+that merely reads nothing as silent too."""
+
 _LINGER: Final = 5.0
 """Seconds for the rest of a small body whose request is already answered."""
 
@@ -222,7 +226,7 @@ async def serve(listen: Listen, handler: Handler, *, stalled: float) -> Served:
         return Served(f"{scheme}://localhost{listen.path}", f"{listen.uds}", accepting, server, listen.uds)
     sockets = await bind_tcp(listen.host, listen.port)
     for sock in sockets:
-        _give_up_on_silence(sock, stalled)
+        _give_up_on_silence(sock, _SILENCE * stalled)
     bound = [f"{bracketed(sock.getsockname()[0])}:{sock.getsockname()[1]}" for sock in sockets]
     url = f"{scheme}://{bracketed(listen.host)}:{sockets[0].getsockname()[1]}{listen.path}"
     accepting = [await loop.create_server(server, sock=sock, backlog=_BACKLOG, ssl=tls) for sock in sockets]
