@@ -57,6 +57,9 @@ _RESUMPTIONS: Final = 8
 """Attempts in a row to resume one stream that bring nothing, before its request fails."""
 _NOTE: Final = 30.0
 """Seconds for the server to take a notification or an answer; the next ones wait for it."""
+_HEAD: Final = 0.5
+"""Seconds that requests wait for the GET stream to stand: what some servers ask for the sake of a
+call goes there, and is lost if nobody listens yet (CL-13). Others send no head before an event."""
 _LATE: Final = 30.0
 """Seconds that a cancelled call's stream may stay open: most servers leave such a call unanswered."""
 
@@ -98,6 +101,8 @@ class StreamableHttp:
         self._noting = False
         self._calls: dict[Id, anyio.CancelScope] = {}
         self._listening: anyio.CancelScope | None = None
+        self._answered = anyio.Event()
+        """Whether the GET was answered, one way or the other."""
 
     def send(self, message: Message) -> None:
         if not self._modern.takes(message):
@@ -163,6 +168,8 @@ class StreamableHttp:
                 log.warning("%s: a message to the server failed: %s", self._hop.label, fault or "timed out")
             if message is self._barrier:
                 self._listen()
+                with anyio.move_on_after(_HEAD):
+                    await self._answered.wait()
                 self._lift(message)
         self._noting = False
 
@@ -366,6 +373,8 @@ class StreamableHttp:
                     return
                 except ServerFault as fault:
                     log.debug("%s: the listening stream ended: %s", self._hop.label, fault)
+                finally:
+                    self._answered.set()
                 worked = heard or anyio.current_time() - began > STEADY
                 fruitless = 0 if worked else fruitless + 1
                 await anyio.sleep(pause(decoder, fruitless))
@@ -383,6 +392,7 @@ class StreamableHttp:
         if decoder.last_event_id:
             headers["Last-Event-ID"] = decoder.last_event_id
         async with self._hop.client.request("GET", headers) as response:
+            self._answered.set()
             if response.status in _NO_LISTENING or (
                 response.status == 200 and media_type(response) != EVENTS
             ):

@@ -313,6 +313,21 @@ async def test_an_answer_with_another_requests_id_reaches_nobody() -> None:
         assert await client.result(1) == {"of": "own"}
 
 
+async def test_a_stream_that_stays_open_after_the_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_answer, "_LINGER", 0.01)
+
+    async def call(exchange: Exchange) -> None:
+        exchange.stream()
+        exchange.answer({})
+        await exchange.left.wait()
+
+    async with Remote({"tools/call": call}) as server, connected(server.url()) as client:
+        await client.initialize()
+        client.call(1)
+        await client.result(1)
+        await server.until(server.asked("tools/call")[0].left.is_set)
+
+
 async def test_an_ended_stream_leaves_its_connection_for_the_next_call() -> None:
     async def call(exchange: Exchange) -> None:
         exchange.stream()
@@ -640,6 +655,36 @@ async def test_a_refused_get_stream_is_left_alone(status: int, session: str | No
             await client.result(2)
         assert len(server.asked("GET")) == 1
         assert len(server.asked("initialize")) == 1
+
+
+@pytest.mark.spec("CL-13")
+async def test_requests_wait_for_the_listening_stream_to_stand() -> None:
+    """What some servers ask for the sake of a call would be lost before."""
+
+    async def listen(exchange: Exchange) -> None:
+        await anyio.sleep(0.02)
+        assert not server.asked("tools/call")
+        exchange.stream()
+        await exchange.left.wait()
+
+    async with Remote({"GET": listen}) as server, connected(server.url()) as client:
+        await client.initialize()
+        client.call(1)
+        await client.result(1)
+
+
+async def test_requests_do_not_wait_long_for_a_listening_stream_without_a_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streamable_http, "_HEAD", 0.01)
+
+    async def listen(exchange: Exchange) -> None:
+        await exchange.left.wait()
+
+    async with Remote({"GET": listen}) as server, connected(server.url()) as client:
+        await client.initialize()
+        client.call(1)
+        await client.result(1)
 
 
 @pytest.mark.case("HT-09", "SS-02")
