@@ -9,7 +9,6 @@ Answers basic/transports, Backwards Compatibility, and basic/authorization as fa
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -72,7 +71,7 @@ async def examine(remote: Remote, given: Timing, chart: Chart, budget: Budget) -
             try:
                 await _Examination(remote, Web(client), timing, chart, budget).run()
             except ServerFault as fault:
-                chart.ails(f"{_plain(fault)}. {_advice(str(fault))}")
+                chart.ails(f"{fault}. {_advice(str(fault))}")
             chart.complete = True
 
 
@@ -314,13 +313,6 @@ def _said(reply: Reply, client: HttpClient) -> str:
     if not text and reply.kind != "text/html":
         text = reply.body.decode(errors="replace")
     return f": {excerpt(client.redacted(text))}" if text.strip() else ""
-
-
-def _plain(fault: ServerFault) -> str:
-    """The system's word for a connection that was refused, where the event loop has one of its own."""
-    number = getattr(fault.__cause__, "errno", None)
-    head, failed, _ = str(fault).partition(": Connect call failed")
-    return f"{head}: {os.strerror(number)}" if failed and number else str(fault)
 
 
 _ADVICE: Final = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
@@ -253,5 +254,9 @@ def _words(fault: Exception) -> str:
         reason = getattr(fault.certificate_error, "verify_message", "")
         return f"its certificate is not trusted{': ' if reason else ''}{reason}"
     cause = fault.os_error if isinstance(fault, ClientConnectorError) else fault
-    told = getattr(cause, "reason" if isinstance(cause, ssl.SSLError) else "strerror", None)
+    if isinstance(cause, ssl.SSLError):
+        return cause.reason or type(cause).__name__
+    told = getattr(cause, "strerror", None)
+    if isinstance(cause, OSError) and told and told.startswith("Connect call failed"):
+        told = os.strerror(cause.errno or 0)  # asyncio's own words, which name the address
     return str(told or type(cause).__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import subprocess
 from pathlib import Path
@@ -484,3 +485,13 @@ async def test_a_request_fails_by_a_name_and_not_by_the_librarys() -> None:
         with pytest.raises(Unreachable):
             async with client.request("GET", {}):
                 raise AssertionError
+
+
+@pytest.mark.case("TF-04")
+async def test_a_refused_connection_is_told_in_the_systems_words_on_every_loop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    async with HttpClient(Config(url=f"http://127.0.0.1:{port}/mcp"), Timing()) as client:
+        with pytest.raises(Unreachable, match=f"127.0.0.1:{port}: [Cc]onnection refused"):
+            async with client.request("POST", {}, b"{}"):
+                pass
