@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -65,6 +66,7 @@ from bridge.upstream.base import Upstream
 
 log = logging.getLogger("bridge.link")
 
+_PAYLOAD: Final = re.compile(rb'(?<="params":)|(?<="result":)|(?<="error":)')
 _OPENING: Final = frozenset({"initialize", "server/discover"})
 """Requests that a server answers as soon as it runs; held to the start limit."""
 
@@ -257,9 +259,9 @@ class Link:
 
     def _unreadable(self, head: bytes, tail: bytes, why: str, message_id: Id | None = None) -> None:
         """Drop what the server should not have written; tell whoever plainly waits for it."""
-        log.warning(
-            "%s: dropped its output: %s: %r", self.label, why, head[:120], extra={"label": self.label}
-        )
+        # Noise is worth showing; of a spoilt message all but somebody's payload.
+        shown = _PAYLOAD.split(head[:120], 1)[0]
+        log.warning("%s: dropped its output: %s: %r", self.label, why, shown, extra={"label": self.label})
         owner = message_id if message_id is not None else salvaged_id(head, tail)
         if owner is None:
             return

@@ -514,3 +514,12 @@ async def test_time_runs_on_for_a_call_that_began_after_the_open_question() -> N
     await client.until_answered(2)
     assert client.answers[1]["error"]["data"]["reason"] == "upstream_timeout"
     assert [question.id for question in client.questions] == ["q"]
+
+
+@pytest.mark.spec("SP-9")
+async def test_payload_of_what_cannot_be_read_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    _, server = joined()
+    server.says(b'{"jsonrpc":"2.0","method":"m","params":{"key":"hush-\x97"}}', b"noise")
+    assert '"method":"m"' in caplog.text
+    assert "noise" in caplog.text
+    assert "hush" not in caplog.text

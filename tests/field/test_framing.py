@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,7 +131,7 @@ class TestNoise:
         own.expect_log("a-long-line-of-noise")
         dropped = [entry for entry in own.log if "dropped its output" in entry]
         for one in set(NOISE) - set(SILENT):
-            shown = repr(one)
+            shown = repr(re.split(rb'(?<="params":)|(?<="result":)', one)[0])  # but for payloads
             assert len([entry for entry in dropped if f": {shown}" in entry]) == 1, (one, dropped)
         assert len([entry for entry in dropped if "a-long-line-of-noise" in entry]) == 1
         assert max(map(len, dropped)) < 1000
