@@ -13,7 +13,7 @@ from dataclasses import replace
 import anyio
 from aiohttp.web import BaseRequest, StreamResponse
 
-from bridge.config import Command, Config, ProcessModel, Remote
+from bridge.config import Command, Config, Downstream, ProcessModel, Remote
 from bridge.core.message import INVALID_REQUEST, local_error
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.splice import quote
@@ -126,12 +126,12 @@ async def wrapping(
     config: Config, environ: Mapping[str, str], reading: int, writing: int
 ) -> AsyncIterator[StdioPort]:
     """One client on these two descriptors, and a server for it alone; on leaving, everything ended."""
-    alone = replace(config, process=ProcessModel.SESSION, warm=0)
+    alone = replace(config, downstream=Downstream.STDIO, process=ProcessModel.SESSION, warm=0)
     guard = Guard()
     source = _source(alone, environ, guard)
     try:
-        async with source:
-            port = StdioPort(alone, source, reading, writing)
+        async with source, Relay(alone, source) as relay:
+            port = StdioPort(relay, reading, writing)
             try:
                 yield port
             finally:

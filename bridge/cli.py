@@ -31,26 +31,33 @@ from bridge.config import (
     Command,
     Config,
     Downstream,
+    Isolation,
     Limits,
     Listen,
     Log,
     LogFormat,
     ProcessModel,
     Remote,
+    Replicas,
     Timing,
     Tls,
     Transport,
+    WhenFull,
 )
+from bridge.era.revisions import Era
+from bridge.era.terms import Attribution, Declare, Tasks, Terms
 from bridge.errors import BridgeError
 from bridge.options import (
     ACCESS,
     DIAGNOSING,
+    ERAS,
     LIMITS,
     LISTENING,
     LOGGING,
     OPTIONS,
     PROCESSES,
     REMOTE,
+    REPLICAS,
     SERVER,
     SectionCommand,
     SectionOption,
@@ -79,6 +86,13 @@ class CommonOptions(TypedDict):
     max_line: int
     log_level: str
     log_format: str
+    upstream_era: str
+    declare: str
+    attribution: str
+    tasks: str
+    root: tuple[str, ...]
+    forward_identity: bool
+    suspend_timeout: float
 
 
 class ServingOptions(TypedDict):
@@ -95,6 +109,13 @@ class ServingOptions(TypedDict):
     base_url: str | None
     max_sessions: int
     session_idle_timeout: float
+    isolation: str
+    max_upstreams: int
+    when_full: str
+    state_key_file: Path | None
+    state_key_env: str | None
+    replica: str | None
+    peer: tuple[tuple[str, str], ...]
     allowed_host: tuple[str, ...]
     allowed_origin: tuple[str, ...]
     auth_token_file: Path | None
@@ -198,8 +219,18 @@ def examined(options: Examining, level: Level, environ: Mapping[str, str]) -> Co
 
 
 def _common(upstream: Command | Remote, options: CommonOptions) -> Config:
+    terms = Terms(
+        declare=Declare(options["declare"]),
+        attribution=Attribution(options["attribution"]),
+        tasks=Tasks(options["tasks"]),
+        roots=options["root"],
+        forward_identity=options["forward_identity"],
+        suspended=options["suspend_timeout"],
+    )
     return Config(
         upstream=upstream,
+        era=None if options["upstream_era"] == "auto" else Era(options["upstream_era"]),
+        terms=terms,
         limits=Limits(line=options["max_line"]),
         timing=Timing(start=options["start_timeout"], request=options["request_timeout"]),
         log=Log(level=options["log_level"], format=LogFormat(options["log_format"])),
@@ -214,9 +245,41 @@ def _serving(
         config,
         listen=listen,
         access=_access(options, listen, level, environ),
-        limits=replace(config.limits, body=options["max_body"], sessions=options["max_sessions"]),
+        isolation=_isolation(options, config.upstream),
+        when_full=WhenFull(options["when_full"]),
+        replicas=_replicas(options, level, environ),
+        limits=replace(
+            config.limits,
+            body=options["max_body"],
+            sessions=options["max_sessions"],
+            upstreams=options["max_upstreams"],
+        ),
         timing=replace(config.timing, session_idle=options["session_idle_timeout"]),
     )
+
+
+def _isolation(options: ServingOptions, upstream: Command | Remote) -> Isolation:
+    isolation = Isolation(options["isolation"])
+    if isolation is Isolation.REQUEST and isinstance(upstream, Command):
+        raise _wrong("--isolation", "request is for servers at a URL: a process started for each is too slow")
+    return isolation
+
+
+def _replicas(options: ServingOptions, level: Level, environ: MutableMapping[str, str]) -> Replicas:
+    """Raises click.UsageError for peers that could never find each other."""
+    form = _prevailing(
+        {"--state-key-file": level("state_key_file"), "--state-key-env": level("state_key_env")}
+    )
+    keys: str | Path | None = None
+    if form == "--state-key-file":
+        keys = options["state_key_file"]
+    elif form == "--state-key-env":
+        keys = _taken("--state-key-env", str(options["state_key_env"]), environ)
+    if options["peer"] and (keys is None or options["replica"] is None):
+        raise _wrong(
+            "--peer", "peers need names (--replica) and common keys (--state-key-file)"
+        )
+    return Replicas(name=options["replica"] or "", keys=keys, peers=options["peer"])
 
 
 def _wrong(option: str, fault: str) -> click.BadParameter:
@@ -357,7 +420,7 @@ def _token(options: ServingOptions, level: Level, environ: MutableMapping[str, s
         return parse_token(
             _secret_in_file(file, form, str(file), TOKEN_LENGTH.stop + 1)
             if file and form == "--auth-token-file"
-            else _taken(variable or "", environ)
+            else _taken("--auth-token-env", variable or "", environ)
         )
     except ValueError as fault:
         raise _wrong(form, str(fault)) from None
@@ -379,10 +442,10 @@ def _secret_in_file(path: Path, form: str, shown: str, limit: int) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _taken(variable: str, environ: MutableMapping[str, str]) -> str:
-    """The token, which leaves the environment so that no pattern can hand it to a server."""
+def _taken(option: str, variable: str, environ: MutableMapping[str, str]) -> str:
+    """A secret, which leaves the environment so that no pattern can hand it to a server."""
     if variable not in environ:
-        raise _wrong("--auth-token-env", f"the variable {variable!r} is not set")
+        raise _wrong(option, f"the variable {variable!r} is not set")
     return environ.pop(variable)
 
 
@@ -565,8 +628,8 @@ class Mode:
     examples: str
 
 
-_OVER_STDIO = (REMOTE, LIMITS, LOGGING)
-_OVER_HTTP = (REMOTE, LISTENING, PROCESSES, ACCESS, LIMITS, LOGGING)
+_OVER_STDIO = (REMOTE, ERAS, LIMITS, LOGGING)
+_OVER_HTTP = (REMOTE, ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, LIMITS, LOGGING)
 _CHILDREN = ("--process", "--warm")
 
 MODES = (
@@ -574,7 +637,7 @@ MODES = (
         "stdio-to-http",
         stdio_to_http,
         _WORDS,
-        options_of(SERVER, LISTENING, PROCESSES, ACCESS, LIMITS, LOGGING),
+        options_of(SERVER, ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, LIMITS, LOGGING),
         "Serve a stdio server over Streamable HTTP." + _WRITTEN,
         _STDIO_TO_HTTP,
     ),

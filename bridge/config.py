@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from bridge.era.revisions import Era
+from bridge.era.terms import Terms
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -19,6 +22,24 @@ class ProcessModel(StrEnum):
 
     SESSION = "session"
     SHARED = "shared"
+
+
+class Isolation(StrEnum):
+    """Which modern clients share an upstream session of a legacy server."""
+
+    PRINCIPAL = "principal"
+    """Those that are known to be the same: one bearer, or everybody on this machine."""
+    SHARED = "shared"
+    """All of them."""
+    REQUEST = "request"
+    """None: each request opens one and closes it."""
+
+
+class WhenFull(StrEnum):
+    """What a modern request meets that needs one more upstream session than there may be."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
 
 
 class Downstream(StrEnum):
@@ -126,6 +147,10 @@ class Limits:
     sessions: int = 1000
     in_flight: int = 1000
     """Requests in flight per party."""
+    upstreams: int = 64
+    """Sessions with a legacy server that are open for modern clients."""
+    upstreams_per_subject: int | None = None
+    """The same of one subject; None stands for 2 children, or 4 sessions over HTTP."""
     unsent: int = 4 * MIB
     """Bytes a stream may hold for a client that does not read, before back-pressure."""
     stored_events: int = 1000
@@ -158,6 +183,16 @@ class Timing:
     commit_modern: float = 10.0
     """The same for modern ones, whose error statuses are lost by it."""
     keepalive: float = 15.0
+    probe: float = 10.0
+    """For a server to answer the question of its era, once it showed a sign of life."""
+    sign_of_life: float = 30.0
+    """For a server to show one, when it is asked for its era."""
+    upstream_idle: float = 600.0
+    """For a legacy server's session without use by modern clients."""
+    queue: float = 30.0
+    """For a modern request to wait for room among the upstream sessions."""
+    relisten: float = 60.0
+    """For a lost legacy server to come back, while subscriptions wait for it."""
     question: float = 10.0
     """For a server's request to wait for a stream that can carry it."""
     stalled: float = 30.0
@@ -169,6 +204,19 @@ class Timing:
     """The shutdown ladder: after closing stdin, after SIGTERM."""
     drain: float = 10.0
     """For calls in flight when the bridge is told to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """What makes several bridges one: suspended calls find the one that holds them.
+
+    `keys` is the file of the key ring that seals what clients carry, or None for a random key;
+    `name` is this replica's, and `peers` are the others' and where they listen.
+    """
+
+    name: str = ""
+    keys: str | Path | None = field(default=None, repr=False)
+    peers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +233,12 @@ class Config:
     downstream: Downstream = Downstream.HTTP
     process: ProcessModel = ProcessModel.SESSION
     warm: int = 1
+    era: Era | None = None
+    """The era to speak to the server; None finds out, and prefers that of each client."""
+    isolation: Isolation = Isolation.PRINCIPAL
+    when_full: WhenFull = WhenFull.WAIT
+    terms: Terms = field(default_factory=Terms)
+    replicas: Replicas = Replicas()
     listen: Listen = Listen()
     access: Access = Access()
     limits: Limits = Limits()

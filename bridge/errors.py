@@ -7,7 +7,10 @@
         ├── CommandNotFound  its program does not exist or cannot be executed    exit 4
         ├── ServerStopped    it exited, or closed its stdout
         ├── StartTimeout     it did not answer its handshake in time
-        └── CircuitOpen      it failed too often; not tried before `retry_after`
+        ├── CircuitOpen      it failed too often; not tried before `retry_after`
+        │   └── PoolFull     no more of its processes or sessions may be opened now
+        ├── UpstreamVersion  it speaks no revision that the bridge knows
+        └── EraChanged       it turned out to be of the other era
 
 Refusals that are ordinary (a malformed message, an unknown session, a wrong header) are
 values, not exceptions: see `core.message.Malformed` and `core.headers.Refusal`.
@@ -62,3 +65,15 @@ class CircuitOpen(ServerFault):
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class PoolFull(CircuitOpen):
+    reason = "upstreams"
+
+
+class UpstreamVersion(ServerFault):
+    reason = "upstream_version"
+
+
+class EraChanged(ServerFault):
+    reason = "upstream_era"

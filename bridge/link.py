@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 import anyio
@@ -22,10 +23,12 @@ from bridge.core.correlate import LISTEN, SUBSCRIPTION, Correlation
 from bridge.core.events import (
     Answered,
     Asked,
+    Down,
     Ended,
     Event,
     Exchange,
     Left,
+    Lost,
     Noted,
     Party,
     Question,
@@ -34,9 +37,10 @@ from bridge.core.events import (
     Told,
     Up,
     Withdrawn,
+    party_of,
     refusal,
 )
-from bridge.core.layer import Layer, Pipeline
+from bridge.core.layer import Layer, Pipeline, Timer
 from bridge.core.lines import Overlong
 from bridge.core.message import (
     INTERNAL_ERROR,
@@ -67,6 +71,7 @@ from bridge.upstream.base import Upstream
 log = logging.getLogger("bridge.link")
 
 _PAYLOAD: Final = re.compile(rb'(?<="params":)|(?<="result":)|(?<="error":)')
+_TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 _OPENING: Final = frozenset({"initialize", "server/discover"})
 """Requests that a server answers as soon as it runs; held to the start limit."""
 
@@ -79,9 +84,15 @@ class Link:
 
     def __init__(self, config: Config, *, fresh: bool, era: Era = Era.LEGACY) -> None:
         self._limits, self._timing = config.limits, config.timing
-        self._era = era
+        self.era = era
+        self.kept = False
+        """Whether it outlives the ports that use it."""
+        self.tools_changed = 0
+        """How often the server said that its tools changed."""
         self._correlation = Correlation(fresh=fresh)
         self._pipeline = Pipeline()
+        self._crossed: dict[Party, Pipeline] = {}
+        """The pipelines of parties that have one of their own."""
         self._ports: dict[Party, Port] = {}
         self._waiting: set[Exchange] = set()
         self._settlement = asyncio.Event()
@@ -114,12 +125,52 @@ class Link:
     def attach(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
+    def settle(self, *, fresh: bool, era: Era) -> None:
+        """Be another kind of link, while no client's request was sent on it."""
+        self.era = era
+        self._correlation.settle(fresh=fresh)
+
     def insert(self, *layers: Layer) -> None:
-        """Put layers between the ports and the wire."""
+        """Put layers between all ports and the wire."""
         self._pipeline = Pipeline(layers)
 
-    def join(self, port: Port) -> None:
+    def join(self, port: Port, *layers: Layer, behind: Party | None = None) -> None:
+        """Serve a port; `layers` are its own, and `behind` is the party they speak to the server as."""
         self._ports[port.party] = port
+        if layers:
+            pipeline = Pipeline(layers)
+            for party in (port.party, behind or port.party):
+                self._crossed[party] = pipeline
+
+    def _pipeline_of(self, party: Party | None) -> Pipeline:
+        return (
+            self._pipeline if party is None or not self._crossed else self._crossed.get(party, self._pipeline)
+        )
+
+    # Clock of the layers
+
+    def now(self) -> float:
+        return self._now()
+
+    def after(self, seconds: float, layer: Layer, act: Callable[[], Iterable[Event]]) -> Timer:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(seconds, partial(self._due, layer, act))
+
+    def _due(self, layer: Layer, act: Callable[[], Iterable[Event]]) -> None:
+        for pipeline in (self._pipeline, *self._crossed.values()):
+            if pipeline.holds(layer):
+                self._execute(pipeline.due(layer, act()))
+                return
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nobody waits and no session uses it; None while somebody does."""
+        return None if self._waiting or self._crossed else self.quiet_since
+
+    async def awake(self) -> None:
+        """Return when the server has shown a sign of life."""
+        if self._upstream is not None:
+            await self._upstream.awake()
 
     @property
     def congested(self) -> bool:
@@ -158,7 +209,7 @@ class Link:
     # Client to server
 
     def ask(
-        self, port: Port, asked: Request, via: object, *, wants_log: bool = False
+        self, port: Port, asked: Request, via: object, *, wants_log: bool = False, askable: bool = True
     ) -> Exchange | Malformed:
         """Send a client's request on; the refusal if its id is in use.
 
@@ -167,22 +218,23 @@ class Link:
         party = port.party
         if asked.id in party.exchanges:
             return Malformed(INVALID_REQUEST, "Invalid Request: this id is in flight already", asked.id)
-        exchange = Exchange(party, asked, via, log=wants_log)
+        exchange = Exchange(party, asked, via, log=wants_log, askable=askable)
         if asked.method == "initialize":
-            party.capabilities = _declared(asked)
+            party.capabilities, party.offer = _declared(asked), asked
         if self.fault is not None:
             port.answered(exchange, answer_to_fault(exchange.id, self.fault))
             return exchange
         self._waiting.add(exchange)
+        party.exchanges[exchange.id] = exchange
         if asked.method != LISTEN:
             self._expiry.add(exchange)
         if asked.method in _OPENING:
             self._starting.add(exchange)
-        self._rise(Asked(exchange, asked))
+        self._rise(Asked(exchange, asked), party)
         return exchange
 
     def tell(self, port: Port, note: Notification) -> None:
-        self._rise(Told(port.party, note))
+        self._rise(Told(port.party, note), port.party)
 
     def reply(self, port: Port, response: Response) -> bool:
         """Send a client's answer on; False if nothing was asked under that id."""
@@ -190,30 +242,41 @@ class Link:
         if question is None:
             return False
         own = response if question.id is question.party_id else response.with_id(question.id)
-        self._rise(Replied(question, own))
+        self._rise(Replied(question, own), question.party)
         return True
 
     def withdraw(self, exchange: Exchange, note: Notification | None = None) -> None:
         """The client gave up; `initialize` is let run on, as a client may not cancel it."""
         if exchange.method != "initialize":
-            self._rise(Withdrawn(exchange, note))
+            self._rise(Withdrawn(exchange, note), exchange.party)
             self._settled(exchange)
+
+    def forsake(self, exchange: Exchange) -> None:
+        """Wait no longer for an answer, which is not cancelled; it is dropped if it comes."""
+        self._correlation.failed(exchange.hop_id)
+        self._settled(exchange)
 
     def refuse(self, question: Question, why: str, code: int = METHOD_NOT_FOUND) -> None:
         """Answer the server's request with an error, since no client will."""
-        self._rise(refusal(question, code, why))
+        self._rise(refusal(question, code, why), question.party)
 
     def leave(self, port: Port) -> None:
         """The party is gone: what it waits for is withdrawn, and what it was asked is refused."""
         waiting = list(port.party.exchanges.values())
         if self._ports.pop(port.party, None) is not None and self.fault is None:
-            self._rise(Left(port.party))
+            self._rise(Left(port.party), port.party)
+        self._uncross(port.party)
         for exchange in waiting:
             self._settled(exchange)
         self.quiet_since = self._now()
 
-    def _rise(self, event: Up) -> None:
-        self._execute(self._pipeline.up(event))
+    def _uncross(self, party: Party) -> None:
+        pipeline = self._crossed.pop(party, None)
+        for behind in [one for one, found in self._crossed.items() if found is pipeline]:
+            del self._crossed[behind]
+
+    def _rise(self, event: Up, party: Party | None) -> None:
+        self._execute(self._pipeline_of(party).up(event))
 
     def _execute(self, events: Iterable[Event]) -> None:
         """Carry out what left the pipeline, at either end."""
@@ -227,6 +290,8 @@ class Link:
                     self._question(question, asked)
                 case Ended(exchange):
                     self._end(exchange)
+                case Lost():
+                    pass
                 case _:
                     for send in self._correlation.up(event):
                         if self._upstream is not None:
@@ -247,15 +312,28 @@ class Link:
                 if isinstance(message, Malformed):
                     self._unreadable(line, line, message.message, message.id)
                 else:
-                    self._fall(message)
+                    self._fall(message, on)
 
-    def _fall(self, message: Request | Notification | Response) -> None:
+    def _fall(self, message: Request | Notification | Response, on: Id | None) -> None:
         self.proven = True
-        events = self._correlation.received(message)
+        if isinstance(message, Notification) and message.method == _TOOLS_CHANGED:
+            self.tools_changed += 1
+        events = self._correlation.received(message, on)
         if not events and log.isEnabledFor(logging.DEBUG):
             log.debug("%s: nobody's: %r", self.label, message.raw[:120])
         for event in events:
-            self._execute(self._pipeline.down(event))
+            if isinstance(event, Questioned) and self.era is Era.MODERN:
+                log.warning(
+                    "%s: dropped its request %s; a modern server may not ask",
+                    self.label,
+                    event.question.method,
+                )
+                self._correlation.forget(event.question)
+            else:
+                self._sink(event)
+
+    def _sink(self, event: Down) -> None:
+        self._execute(self._pipeline_of(party_of(event)).down(event))
 
     def _unreadable(self, head: bytes, tail: bytes, why: str, message_id: Id | None = None) -> None:
         """Drop what the server should not have written; tell whoever plainly waits for it."""
@@ -271,11 +349,11 @@ class Link:
         exchange = self._correlation.failed(owner)
         if exchange is not None:
             reason = f"The server's answer cannot be delivered: {why}"
-            self._answer(exchange, local_error(exchange.id, reason, "invalid_upstream_message"))
+            self._sink(Answered(exchange, local_error(exchange.id, reason, "invalid_upstream_message")))
 
     def _misread(self, asked: Id, why: str) -> None:
         """Tell the server that its request cannot be put to anybody, for it may wait for ever."""
-        if self._era is Era.LEGACY and self._upstream is not None:
+        if self.era is Era.LEGACY and self._upstream is not None:
             refused = local_error(asked, f"Invalid Request: {why}", "undeliverable", INVALID_REQUEST)
             self._upstream.send(refused.raw)
 
@@ -287,6 +365,8 @@ class Link:
 
     def _settled(self, exchange: Exchange) -> None:
         self._waiting.discard(exchange)
+        if exchange.party.exchanges.get(exchange.id) is exchange:
+            del exchange.party.exchanges[exchange.id]
         self._expiry.remove(exchange)
         self._starting.remove(exchange)
         self.quiet_since = self._now()
@@ -311,10 +391,6 @@ class Link:
         return next(iter(self._ports.values())) if len(self._ports) == 1 else None
 
     def _question(self, question: Question, asked: Request) -> None:
-        if self._era is Era.MODERN:
-            log.warning("%s: dropped its request %s; a modern server may not ask", self.label, asked.method)
-            self._correlation.forget(question)
-            return
         port = self._ports.get(question.party) if question.party is not None else self._only_port()
         if port is None:
             self.refuse(question, "There is no client to ask")
@@ -331,7 +407,7 @@ class Link:
         if exchange.method == "initialize":
             self._correlation.failed(exchange.hop_id)
         else:
-            self._rise(Withdrawn(exchange))
+            self._rise(Withdrawn(exchange), exchange.party)
         self._answer(exchange, self.late(exchange.id))
 
     def _never_started(self, _: Exchange) -> None:
@@ -344,7 +420,9 @@ class Link:
         self.fault = fault
         self.quiet_since = self._now()
         for exchange in self._correlation.lost():
-            self._answer(exchange, answer_to_fault(exchange.id, fault))
+            self._sink(Answered(exchange, answer_to_fault(exchange.id, fault)))
+        for pipeline in {self._pipeline, *self._crossed.values()}:
+            self._execute(pipeline.down(Lost()))
         self._expiry.clear()
         self._starting.clear()
         for port in list(self._ports.values()):
@@ -394,15 +472,27 @@ class Caller:
         self.link.tell(self, note)
 
     async def call(self, method: str, params: bytes) -> Response:
-        self._serial += 1
-        done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        exchange = self.link.ask(self, request(f"bridge-{self._serial}", method, params), done)
-        assert isinstance(exchange, Exchange)
+        exchange, done = self._ask(method, params)
         try:
             return await done
         except asyncio.CancelledError:
             self.link.withdraw(exchange)
             raise
+
+    async def probe(self, method: str, params: bytes, patience: anyio.CancelScope) -> Response | None:
+        """Ask what a server may not know; None when `patience` is over. It is never cancelled (§6.1)."""
+        exchange, done = self._ask(method, params)
+        with patience:
+            return await done
+        self.link.forsake(exchange)
+        return None
+
+    def _ask(self, method: str, params: bytes) -> tuple[Exchange, asyncio.Future[Response]]:
+        self._serial += 1
+        done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        exchange = self.link.ask(self, request(f"bridge-{self._serial}", method, params), done)
+        assert isinstance(exchange, Exchange)
+        return exchange, done
 
     def answered(self, exchange: Exchange, response: Response) -> None:
         done = exchange.via

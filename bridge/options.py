@@ -14,7 +14,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from bridge.config import Command, Config, LogFormat, ProcessModel, Remote, Transport
+from bridge.config import (
+    Command,
+    Config,
+    Isolation,
+    LogFormat,
+    ProcessModel,
+    Remote,
+    Transport,
+    WhenFull,
+)
+from bridge.era.terms import Attribution, Declare, Tasks
 from bridge.values import (
     parse_authority,
     parse_base_url,
@@ -28,6 +38,9 @@ from bridge.values import (
     parse_origin,
     parse_path,
     parse_pattern,
+    parse_peer,
+    parse_replica,
+    parse_root,
     parse_size,
     parse_variable,
     spell_duration,
@@ -36,11 +49,13 @@ from bridge.values import (
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-SERVER, REMOTE, LISTENING, PROCESSES, ACCESS, LIMITS, LOGGING = SECTIONS = (
+SERVER, REMOTE, ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, LIMITS, LOGGING = SECTIONS = (
     "Server command",
     "Remote server",
+    "Eras",
     "Listening",
     "Sessions and processes",
+    "Replicas",
     "Access",
     "Limits and time",
     "Logging",
@@ -51,6 +66,7 @@ DIAGNOSIS = "Diagnosis"
 
 _DEFAULT = Config(upstream=Command(argv=()))
 _REMOTE_DEFAULT = Remote(url="")
+_TERMS = _DEFAULT.terms
 
 
 class SectionOption(click.Option):
@@ -167,6 +183,29 @@ OPTIONS = (
         otherwise.""", is_flag=True),
     option(REMOTE, "--connect-timeout", "TIME", parse_duration, """
         For a connection to stand.""", default=spell_duration(_DEFAULT.timing.connect)),
+    option(ERAS, "--upstream-era", None, click.Choice(["auto", "legacy", "modern"]), """
+        What to speak to the server: legacy (until 2025-11-25) or modern (from 2026-07-28). auto: what the
+        client speaks, and the other, translated, if the server knows only that.""", default="auto"),
+    option(ERAS, "--declare", None, click.Choice([mode.value for mode in Declare]), """
+        What a legacy server is told that modern clients can do. exact: what each can, with a session for
+        each such set. superset: everything, in one session. none: nothing, in one session.""",
+        default=_TERMS.declare.value),
+    option(ERAS, "--attribution", None, click.Choice([rule.value for rule in Attribution]), """
+        Whose a question of a legacy server is that could be of several calls of one client. newest: the
+        newest call's. exclusive: never in doubt, for such calls run one at a time.""",
+        default=_TERMS.attribution.value),
+    option(ERAS, "--tasks", None, click.Choice([rule.value for rule in Tasks]), """
+        A legacy server's tasks. hide: modern clients see none. map: as the tasks extension, to those who
+        know it.""", default=_TERMS.tasks.value),
+    option(ERAS, "--root", "URI", parse_root, """
+        Tell this root to a legacy server that asks for roots outside of any call. Repeatable.""",
+        multiple=True),
+    option(ERAS, "--forward-identity", None, click.BOOL, """
+        Tell a legacy server the modern client's name and version instead of the bridge's; each gets a
+        session of its own.""", is_flag=True),
+    option(ERAS, "--suspend-timeout", "TIME", parse_duration, """
+        For a modern client to come back with answers that a legacy server waits for.""",
+        default=spell_duration(_TERMS.suspended)),
     option(LISTENING, "--host", "ADDRESS", parse_host, """
         Address to listen on. Beyond loopback only with a token.""", default=_DEFAULT.listen.host),
     option(LISTENING, "--port", "PORT", click.IntRange(0, 65535), """
@@ -195,6 +234,23 @@ OPTIONS = (
     option(PROCESSES, "--session-idle-timeout", "TIME", parse_duration, """
         Ends a session this long after its last sign of life; never while a request runs.""",
         default=spell_duration(_DEFAULT.timing.session_idle)),
+    option(PROCESSES, "--isolation", None, click.Choice([rule.value for rule in Isolation]), """
+        Which modern clients share a session of a legacy server. principal: those known to be the same.
+        shared: all. request: none, each request opens and closes one.""", default=_DEFAULT.isolation.value),
+    option(PROCESSES, "--max-upstreams", "N", click.IntRange(min=1), """
+        Sessions with a legacy server that are open for modern clients.""",
+        default=_DEFAULT.limits.upstreams),
+    option(PROCESSES, "--when-full", None, click.Choice([rule.value for rule in WhenFull]), """
+        What a modern request meets that needs one more: wait for room, or refuse with 503.""",
+        default=_DEFAULT.when_full.value),
+    option(REPLICAS, "--state-key-file", "FILE", _FILE, """
+        Keys that seal what clients carry between the rounds of a call: 32 bytes or more in Base64, one a
+        line; the first seals, all open. Without it a random key, good for the life of this process."""),
+    option(REPLICAS, "--state-key-env", "VAR", str, "The same, with the keys in this variable."),
+    option(REPLICAS, "--replica", "NAME", parse_replica, "The name of this bridge among its peers."),
+    option(REPLICAS, "--peer", "NAME=URL", parse_peer, """
+        Another bridge with the same keys, and its endpoint: what belongs to a call that it holds is passed to
+        it. Repeatable.""", multiple=True),
     option(ACCESS, "--allowed-host", "HOST", parse_authority, """
         A Host header to accept besides the address listened on, e.g. mcp.example.com. Repeatable.""",
         multiple=True),

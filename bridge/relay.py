@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol, Self
 
 import anyio
@@ -16,15 +20,23 @@ import msgspec
 from msgspec import UNSET
 
 from bridge import __version__
-from bridge.config import Config, ProcessModel
-from bridge.core.message import Response, notification
+from bridge.config import Config, Downstream, ProcessModel, Remote
+from bridge.core.events import Exchange
+from bridge.core.message import Request, Response, notification
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.sharing import Sharing
 from bridge.core.splice import quote
+from bridge.crossing import Crossing
+from bridge.downstream.base import Port
+from bridge.era.legacy_to_modern import LegacyToModern
+from bridge.era.probe import Eras, discovery
 from bridge.era.revisions import LATEST_LEGACY, MODERN_VERSIONS, Era
-from bridge.errors import CircuitOpen, ServerFault, ServerStopped
+from bridge.era.suspend import Calls, Elsewhere
+from bridge.errors import CircuitOpen, EraChanged, ServerFault, ServerStopped
+from bridge.kept import STOPPING, Kept, Once
 from bridge.link import Caller, Link
 from bridge.readiness import Readiness
+from bridge.seal import Seal, read_ring
 from bridge.upstream.base import Source
 
 log = logging.getLogger("bridge.relay")
@@ -40,6 +52,13 @@ class Session(Protocol):
         """End it now: answer what waits, end its streams, let go of its link."""
 
 
+class LegacyPort(Port, Protocol):
+    """The port of a legacy session, whose server may turn out to be modern when it is initialized."""
+
+    def moved(self, link: Link) -> bool:
+        """Leave the link of now and join this one; false if the session is over."""
+
+
 class Relay:
     """Opens links and keeps sessions. Use as `async with`; leaving it closes every link."""
 
@@ -48,24 +67,41 @@ class Relay:
         self.readiness = Readiness()
         self.sessions: dict[str, Session] = {}
         self.draining = False
+        self.eras = Eras(config.era, asyncio.get_running_loop().time, log.warning)
         self._source = source
         self._links: set[Link] = set()
-        self._shared = _Kept(self, self._open_shared)
-        self._modern = _Kept(self, self._open_modern)
+        self._blank: Link | None = None
+        """A link on which no client asked anything yet, for the next who needs one."""
+        self._shared = Kept(self, self._open_shared)
+        self._modern = Kept(self, self._open_modern)
+        self._detection = Once(self, self._detect)
+        replica = config.replicas.name or secrets.token_hex(4)
+        name = config.upstream.url if isinstance(config.upstream, Remote) else config.upstream.argv[0]
+        self._calls: Calls[Link] = Calls(
+            Seal(read_ring(config.replicas.keys), "mcp"),
+            config.terms,
+            upstream=name,
+            replica=replica,
+            mint=_minted,
+            wall=time.time,
+            remark=partial(log.info, "a requestState was refused: %s"),
+        )
+        self._crossing = Crossing(self, config, self._calls)
         self._modern_restarts = Restarts(RestartPolicy())
         self._tasks = anyio.create_task_group()
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._expire_sessions)
-        self._tasks.start_soon(self._keep_evidence)
+        if self.config.downstream is Downstream.HTTP:
+            self._tasks.start_soon(self._keep_evidence)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self.draining = True
         with anyio.CancelScope(shield=True):
             for session in list(self.sessions.values()):
-                session.close(_STOPPING)
+                session.close(STOPPING)
             async with anyio.create_task_group() as closing:
                 for link in list(self._links):
                     closing.start_soon(self._close, link)
@@ -81,17 +117,62 @@ class Relay:
     # Links
 
     async def legacy(self) -> Link:
-        """The link for a new legacy session, by the process model. Raises ServerFault."""
-        if self.config.process is ProcessModel.SHARED:
+        """The link for a new legacy session, by process model and the server's era. Raises ServerFault."""
+        if self.eras.speak(Era.LEGACY) is Era.MODERN:
+            return await self._modern.get()
+        if self.config.process is not ProcessModel.SHARED:
+            return await self.open(fresh=False, era=Era.LEGACY)
+        try:
             return await self._shared.get()
-        return await self._open(fresh=False)
+        except EraChanged:
+            return await self._modern.get()
 
-    async def modern(self) -> Link:
-        """The link that all modern callers share. Raises ServerFault."""
-        return await self._modern.get()
+    async def modern(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
+        """The link for a modern request, or what to answer it at once. Raises ServerFault."""
+        try:
+            return await self._modern_link(asked, subject)
+        except EraChanged:
+            return await self._modern_link(asked, subject)
 
-    async def _open(self, *, fresh: bool, era: Era = Era.LEGACY) -> Link:
-        link = Link(self.config, fresh=fresh, era=era)
+    async def _modern_link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
+        era = self.eras.speak(Era.MODERN) or await self._detection.get()
+        return await (self._modern.get() if era is Era.MODERN else self._crossing.link(asked, subject))
+
+    def join(self, link: Link, port: LegacyPort) -> None:
+        """Put a legacy session's port on a link, with a translation if the server is modern."""
+        if link.era is Era.LEGACY:
+            link.join(port)
+        else:
+            layer = LegacyToModern(port.party, link, self.config.terms, name=link.label)
+            link.join(port, layer, behind=layer.behind)
+
+    @property
+    def passing(self) -> Link | None:
+        """The link on which modern requests pass as they are, while there is one."""
+        return self._modern.live if self.eras.speak(Era.MODERN) is Era.MODERN else None
+
+    async def hang_up(self) -> None:
+        """Close every link: whoever waits is told so."""
+        self.draining = True
+        async with anyio.create_task_group() as closing:
+            for link in list(self._links):
+                closing.start_soon(self._close, link)
+
+    async def prepare(self) -> None:
+        """Open a link ahead of need, for whoever asks first."""
+        if self._blank is None:
+            self._blank = await self._fresh_link()
+
+    async def open(self, *, fresh: bool, era: Era) -> Link:
+        """A link on which nothing was asked, whose ids are minted or kept. Raises ServerFault."""
+        link, self._blank = self._blank, None
+        if link is None or link.fault is not None:
+            link = await self._fresh_link()
+        link.settle(fresh=fresh, era=era)
+        return link
+
+    async def _fresh_link(self) -> Link:
+        link = Link(self.config, fresh=True)
         try:
             link.attach(await self._source.open(link))
         except CircuitOpen:
@@ -100,33 +181,34 @@ class Relay:
             self.readiness.failed(fault)
             raise
         if self.draining:
-            raise ServerFault(_STOPPING)  # its source ends what it opened
+            raise ServerFault(STOPPING)  # its source ends what it opened
         self._links.add(link)
         return link
 
     async def _open_shared(self) -> Link:
-        link = await self._open(fresh=True)
+        link = await self.open(fresh=True, era=Era.LEGACY)
         caller = Caller(link)
         try:
-            initialized = await self._handshake(caller)
+            initialized = await self.handshake(caller, _INITIALIZE)
         except ServerFault as fault:
             if link.fault is not None:
                 self.failed(fault)  # a refusal proves that it runs: it may be of the other era
-            self.release(link)
+            self.discard(link)
             raise
+        caller.tell(notification("notifications/initialized"))
         link.leave(caller)
         link.insert(Sharing(initialized))
         return link
 
     async def _open_modern(self) -> Link:
-        """Modern starts have a backoff of their own: probes that kill an old server harm no session."""
+        """Modern starts have a backoff of their own: a server that dies of them harms no session."""
         self._judge_modern()
         now = asyncio.get_running_loop().time()
         wait = self._modern_restarts.wait(now)
         if wait > 0:
             raise CircuitOpen("The server keeps failing and is left alone for now", retry_after=wait)
         self._modern_restarts.started(now)
-        return await self._open(fresh=True, era=Era.MODERN)
+        return await self.open(fresh=self.config.downstream is Downstream.HTTP, era=Era.MODERN)
 
     def _judge_modern(self) -> None:
         """Count the one that was lost, once: a failure if it never said anything."""
@@ -140,19 +222,112 @@ class Relay:
             self._modern_restarts.failed(last.quiet_since)
 
     def release(self, link: Link) -> None:
-        """A port is done with its link: close it unless others share it."""
-        if not (self._shared.holds(link) or self._modern.holds(link)):
-            self.spawn(self._close, link)
+        """A port is done with its link: close it unless it is kept for others."""
+        if link.fault is not None or not link.kept:
+            self.discard(link)
+
+    def discard(self, link: Link) -> None:
+        """Close a link, whoever still has it."""
+        self.spawn(self._close, link)
 
     async def _close(self, link: Link) -> None:
         await link.close()
         self._links.discard(link)
 
+    # Eras
+
+    async def _detect(self) -> Era:
+        """Ask a server whose modern side nobody knows. Raises ServerFault if that cannot be found out."""
+        if self.eras.probing:
+            link = await self.open(fresh=True, era=Era.MODERN)
+            try:
+                await self._probe(Caller(link))
+            except BaseException:
+                self.discard(link)
+                raise
+            if self.eras.fault is None:
+                self._blank = link
+            else:
+                self.discard(link)
+        era = self.eras.speak(Era.MODERN)
+        if era is None:
+            raise ServerFault(self.eras.fault or "It cannot be found out which revisions the server speaks")
+        return era
+
+    async def _probe(self, caller: Caller) -> None:
+        """Ask a server for its modern side, and learn from what it says. Raises ServerFault if nothing."""
+        version: str | None = MODERN_VERSIONS[-1]
+        while version is not None:
+            answer = await self._ask_era(caller, discovery(version, quote(_CLIENT)))
+            version = self.eras.learn(answer, exited=isinstance(caller.link.fault, ServerStopped))
+        caller.link.leave(caller)
+        if self.eras.speak(Era.MODERN) is Era.MODERN:
+            self._source.succeeded()
+            self.readiness.discovered(MODERN_VERSIONS[-1])
+
+    async def _ask_era(self, caller: Caller, params: bytes) -> Response | None:
+        """The answer to `server/discover`, or None for silence, counted from the first sign of life."""
+        timing = self.config.timing
+        patience = anyio.CancelScope(deadline=anyio.current_time() + timing.sign_of_life + timing.probe)
+
+        async def hurry() -> None:
+            await caller.link.awake()
+            patience.deadline = min(patience.deadline, anyio.current_time() + timing.probe)
+
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(hurry)
+            answer = await caller.probe("server/discover", params, patience)
+            watching.cancel_scope.cancel()
+        return answer
+
+    def crosses(self, port: LegacyPort, link: Link, exchange: Exchange, response: Response) -> bool:
+        """Whether an initialize that the server refused is put to its modern side instead.
+
+        The port is then moved to another link and gets the answer from there.
+        """
+        if link.era is Era.MODERN or response.error is UNSET or not self.eras.may_be_modern(response):
+            return False
+        self.spawn(self._cross, port, exchange, response)
+        return True
+
+    async def _cross(self, port: LegacyPort, exchange: Exchange, response: Response) -> None:
+        offer = port.party.offer
+        try:
+            await self._detection.get()
+            if offer is None or not self.eras.refused_initialize():
+                port.answered(exchange, response)
+                return
+            link = await self._modern.get()
+        except ServerFault as fault:
+            log.info("the server refused to initialize, and does not show that it is modern: %s", fault)
+            port.answered(exchange, response)
+            return
+        if port.moved(link):
+            link.ask(port, offer, exchange.via)
+
+    def heard(self, link: Link, method: str, response: Response) -> None:
+        """An error that a modern client was given, which may show that the server is of another era."""
+        if self.eras.doubt(method, response, link.era):
+            log.warning("%s: its era is in doubt and asked for anew", link.label)
+            self.spawn(self._look_again, link.era)
+
+    async def _look_again(self, spoken: Era) -> None:
+        """Ask once more; if the server changed its era, the links of the old one end."""
+        with suppress(ServerFault):
+            if await self._detection.get() is spoken:
+                return
+            if spoken is Era.MODERN:
+                self._modern.let_go()
+            else:
+                self._crossing.end()
+
     # Evidence
 
-    def succeeded(self, initialized: bytes | msgspec.Raw) -> None:
-        """A handshake succeeded, anyone's."""
+    def succeeded(self, initialized: bytes | msgspec.Raw, era: Era = Era.LEGACY) -> None:
+        """A handshake succeeded, anyone's, with a server that was spoken to in this era."""
         self._source.succeeded()
+        if era is Era.LEGACY:
+            self.eras.initialised()
         if self.readiness.initialised(initialized):
             server, revision = self.readiness.server, self.readiness.revision
             log.info("server is %s %s, revision %s", server.name or "unnamed", server.version, revision)
@@ -163,16 +338,23 @@ class Relay:
         self.readiness.failed(fault)
         log.warning("server failed to start: %s", told(fault))
 
-    async def _handshake(self, caller: Caller) -> bytes:
-        """Initialize in the bridge's own name. Raises ServerFault; gives the InitializeResult."""
-        response = await caller.call("initialize", _INITIALIZE)
-        if response.result is UNSET:
-            refused = f"The server refused to initialize: {_message_of(response)}"
-            raise caller.link.fault or ServerFault(refused)
-        initialized = bytes(response.result)
-        caller.tell(notification("notifications/initialized"))
-        self.succeeded(initialized)
-        return initialized
+    async def handshake(self, caller: Caller, params: bytes) -> bytes:
+        """Initialize in the bridge's own name; `initialized` is left to the caller.
+
+        Raises ServerFault; EraChanged if the server refuses because it is modern.
+        """
+        response = await caller.call("initialize", params)
+        if response.result is not UNSET:
+            initialized = bytes(response.result)
+            self.succeeded(initialized)
+            return initialized
+        if caller.link.fault is not None:
+            raise caller.link.fault
+        if self.eras.may_be_modern(response):
+            await self._probe(caller)
+            if self.eras.refused_initialize():
+                raise EraChanged("The server turned out to be modern")
+        raise ServerFault(f"The server refused to initialize: {_message_of(response)}")
 
     async def _keep_evidence(self) -> None:
         """Find out by a throw-away child whether the server works, whenever nobody else has."""
@@ -186,7 +368,7 @@ class Relay:
         if self.config.process is ProcessModel.SHARED and await self._shared_tells():
             return
         try:
-            link = await self._open(fresh=False)
+            link = await self.open(fresh=False, era=Era.LEGACY)
         except CircuitOpen as fault:
             await anyio.sleep(fault.retry_after)
             return
@@ -205,7 +387,7 @@ class Relay:
         """Whether the shared server shows its health; one that refuses to initialize may be modern."""
         try:
             await self._shared.get()
-        except CircuitOpen:
+        except (CircuitOpen, EraChanged):
             return True
         except ServerFault as fault:
             return self.readiness.fault is fault
@@ -213,16 +395,9 @@ class Relay:
 
     async def _examine(self, caller: Caller) -> None:
         """A server of either era proves itself: by `initialize`, or by refusing it and discovering."""
-        try:
-            await self._handshake(caller)
-        except ServerFault:
-            if caller.link.fault is not None:
-                raise
-            found = await caller.call("server/discover", _DISCOVER)
-            if found.result is UNSET:
-                raise
-            self._source.succeeded()
-            self.readiness.discovered(MODERN_VERSIONS[-1])
+        with suppress(EraChanged):
+            await self.handshake(caller, _INITIALIZE)
+            caller.tell(notification("notifications/initialized"))
 
     # Sessions
 
@@ -237,10 +412,11 @@ class Relay:
                 if since is not None and since <= oldest:
                     session.close("The session was idle for too long")
             self._let_idle_links_go(oldest, loop.time() - self.config.timing.linger)
+            self._crossing.expire(loop.time() - self.config.timing.upstream_idle)
 
     def _let_idle_links_go(self, oldest_call: float, oldest_session: float) -> None:
         modern, shared = self._modern.last, self._shared.last
-        if modern is not None and not modern.in_flight and modern.quiet_since <= oldest_call:
+        if modern is not None and modern.idle_since is not None and modern.idle_since <= oldest_call:
             self._modern.let_go()
         if shared is not None and not self.sessions and shared.quiet_since <= oldest_session:
             self._shared.let_go()
@@ -251,56 +427,6 @@ class Relay:
         self.readiness.drain()
         for link in list(self._links):
             await link.idle()
-
-
-class _Kept:
-    """A link that many share: opened once however many ask at the same time, anew once lost."""
-
-    def __init__(self, relay: Relay, open_link: Callable[[], Awaitable[Link]]) -> None:
-        self._relay = relay
-        self._open = open_link
-        self._link: Link | None = None
-        self._opening: asyncio.Future[Link] | None = None
-
-    @property
-    def last(self) -> Link | None:
-        """The link that was or is in use; None once it was let go for being idle."""
-        return self._link
-
-    def holds(self, link: Link) -> bool:
-        return link is self._link and link.fault is None
-
-    def let_go(self) -> None:
-        """Close it; the next who asks opens it anew."""
-        link, self._link = self._link, None
-        if link is not None:
-            self._relay.release(link)
-
-    async def get(self) -> Link:
-        if self._link is not None and self._link.fault is None:
-            return self._link
-        if self._relay.draining:
-            raise ServerFault(_STOPPING)
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_future()
-            self._relay.spawn(self._run, self._opening)
-        # Shielded: the client that came first may leave, and the others still wait.
-        return await asyncio.shield(self._opening)
-
-    async def _run(self, opening: asyncio.Future[Link]) -> None:
-        try:
-            link = await self._open()
-            self.let_go()
-            self._link = link
-            opening.set_result(link)
-        except ServerFault as fault:
-            opening.set_exception(fault)
-            opening.exception()  # seen, even if every waiter has left
-        finally:
-            self._opening = None
-            if not opening.done():
-                opening.set_exception(ServerFault(_STOPPING))
-                opening.exception()
 
 
 def told(fault: ServerFault) -> str:
@@ -320,18 +446,15 @@ class _ErrorText(msgspec.Struct):
     message: str = "no reason given"
 
 
-_STOPPING: Final = "The bridge is shutting down"
-_CLIENT = {"name": "mcp-bridge", "version": __version__}
-_INITIALIZE = quote({"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": _CLIENT})
-_DISCOVER = quote(
-    {
-        "_meta": {
-            "io.modelcontextprotocol/protocolVersion": MODERN_VERSIONS[-1],
-            "io.modelcontextprotocol/clientInfo": _CLIENT,
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
-    }
-)
+_CLIENT: Final = {"name": "mcp-bridge", "version": __version__}
+_INITIALIZE: Final = quote({"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": _CLIENT})
+
+
+def _minted() -> str:
+    """What names a call to whoever knows it: 128 random bits."""
+    return secrets.token_hex(16)
+
+
 _FIRST_CHECK: Final = 0.5
 """Seconds that clients have to bring evidence themselves."""
 _RECHECK: Final = 1.0

@@ -255,6 +255,34 @@ def parse_header_value(text: str) -> str:
 # -- servers ----------------------------------------------------------------------------------
 
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def parse_replica(text: str) -> str:
+    """The name of one of several bridges. Raises ValueError."""
+    if _NAME.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+    return text
+
+
+def parse_peer(text: str) -> tuple[str, str]:
+    """`NAME=URL` of another bridge. Raises ValueError."""
+    name, mark, url = text.partition("=")
+    if not mark:
+        raise ValueError(f"{text!r} is not NAME=URL")
+    address = parse_url(url)
+    if address.socket is not None:
+        raise ValueError("a peer is reached at http:// or https://")
+    return parse_replica(name), address.url
+
+
+def parse_root(text: str) -> str:
+    """A root's URI. Raises ValueError."""
+    if not urlsplit(text).scheme:
+        raise ValueError(f"{text!r} is no URI, such as file:///home/me/project")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A URL, and the Unix socket to reach it through, if it is not its host."""

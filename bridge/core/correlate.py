@@ -54,6 +54,15 @@ LISTEN: Final = "subscriptions/listen"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 TASK_STATUS: Final = "notifications/tasks/status"
+_SESSION_WIDE: Final = frozenset(
+    {
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+    }
+)
+"""Nobody's in particular, whatever stream they come on."""
 _TELLS_TASK: Final = frozenset({"tasks/get", "tasks/cancel"})
 _ENDED_TASK: Final = frozenset({"completed", "failed", "cancelled"})
 
@@ -69,11 +78,17 @@ class Correlation:
         self._serial = 0
         self._open: dict[Id, Exchange] = {}
         self._tokens: dict[Id, Exchange] = {}
+        self._spent: dict[Id, None] = {}
+        """Tokens that a client used before: progress for those may still be on its way (ID-07)."""
         self._tasks: dict[str, Exchange] = {}
         self._questions: dict[Question, None] = {}
         self._cancelled: dict[Id, None] = {}
         self._latest: Exchange | None = None
         """The last thing that was sent, if that was a request."""
+
+    def settle(self, *, fresh: bool) -> None:
+        """Change the rule of minting, before any client's request was sent."""
+        self._fresh = fresh
 
     # Client to server
 
@@ -107,7 +122,7 @@ class Correlation:
         return request
 
     def _track(self, exchange: Exchange, token: Id, request: Request) -> Request:
-        if self._fresh or token in self._tokens:
+        if self._fresh or token in self._tokens or token in self._spent:
             exchange.hop_token = self._mint(self._tokens)
             assert request.params is not UNSET
             params = replaced(request.params, ("_meta", "progressToken"), quote(exchange.hop_token))
@@ -158,14 +173,15 @@ class Correlation:
 
     # Server to client
 
-    def received(self, message: Message) -> Iterable[Down]:
+    def received(self, message: Message, on: Id | None = None) -> Iterable[Down]:
+        """What becomes of a message; `on` is the id of the request whose own stream carried it."""
         match message:
             case Response():
                 return self._answered(message)
             case Notification():
-                return self._noted(message)
+                return self._noted(message, on)
             case Request():
-                return self._questioned(message)
+                return self._questioned(message, on)
 
     def _answered(self, response: Response) -> Iterable[Down]:
         exchange = self._close(response.id) if response.id is not None else self._sole()
@@ -192,6 +208,10 @@ class Correlation:
     def _untrack(self, exchange: Exchange) -> None:
         if exchange.hop_token is not UNSET and self._tokens.get(exchange.hop_token) is exchange:
             del self._tokens[exchange.hop_token]
+            if exchange.hop_token is exchange.token:
+                self._spent[exchange.hop_token] = None
+                if len(self._spent) > MOST_UNANSWERED:
+                    del self._spent[next(iter(self._spent))]
 
     def _sole(self) -> Exchange | None:
         """Whose an error without an id is: the only request in flight's, if nothing was sent after it.
@@ -215,7 +235,7 @@ class Correlation:
                 response = response.with_result(replaced(response.result, ("_meta", SUBSCRIPTION), own))
         return response.with_id(exchange.id)
 
-    def _noted(self, note: Notification) -> Iterable[Down]:
+    def _noted(self, note: Notification, on: Id | None) -> Iterable[Down]:
         params = params_of(note)
         if note.method == PROGRESS:
             return self._progress(note, params.token)
@@ -226,8 +246,15 @@ class Correlation:
             return (Noted(exchange.party if exchange else None, None, note),)
         if params.meta is not UNSET and params.meta.subscription is not UNSET:
             return self._subscribed(note, params.meta.subscription)
-        exchange = self._logged() if note.method == "notifications/message" else None
+        exchange = None if note.method in _SESSION_WIDE else self._carrier(on)
+        if exchange is None and note.method == "notifications/message":
+            exchange = self._logged()
         return (Noted(exchange.party if exchange else None, exchange, note),)
+
+    def _carrier(self, on: Id | None) -> Exchange | None:
+        """The request on whose own stream something came, if its client still waits."""
+        exchange = None if on is None else self._open.get(on)
+        return None if exchange is None or exchange.cancelled else exchange
 
     def _progress(self, note: Notification, token: Id | UnsetType) -> Iterable[Down]:
         exchange = self._tokens.get(token) if token is not UNSET else None
@@ -283,10 +310,11 @@ class Correlation:
         """Which request a log message belongs to: the newest in flight that asked for them."""
         return next((e for e in reversed(self._open.values()) if e.log and not e.cancelled), None)
 
-    def _questioned(self, request: Request) -> Iterable[Down]:
+    def _questioned(self, request: Request, on: Id | None) -> Iterable[Down]:
         if len(self._questions) >= MOST_UNANSWERED:
             self.forget(next(iter(self._questions)))
         question = Question(request)
+        question.exchange = self._carrier(on)
         self._questions[question] = None
         return (Questioned(question, request),)
 
@@ -294,7 +322,7 @@ class Correlation:
         """The server's request gets no answer, not even an error (a modern server may not ask)."""
         self._questions.pop(question, None)
         if question.party is not None:
-            question.party.questions.pop(question.party_id, None)
+            question.party.forget(question)
 
     def failed(self, hop_id: Id) -> Exchange | None:
         """Take out the exchange whose answer came but cannot be read; None if it is nobody's."""

@@ -32,12 +32,16 @@ class Party:
     flight, and questions that the server asked it.
     """
 
-    __slots__ = ("capabilities", "exchanges", "name", "questions", "serial")
+    __slots__ = ("capabilities", "exchanges", "name", "offer", "questions", "serial", "subject")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, subject: str = "") -> None:
         self.name = name
+        self.subject = subject
+        """Whom the bridge serves by it: nothing of one subject may reach another."""
         self.capabilities: frozenset[str] = frozenset()
         """Names of the capabilities that the client declared."""
+        self.offer: Request | None = None
+        """The initialize request of the client, once it sent one."""
         self.exchanges: dict[Id, Exchange] = {}
         self.questions: dict[Id, Question] = {}
         self.serial = 0
@@ -57,6 +61,11 @@ class Party:
             question.party_id = f"mb-{self.serial}"
         self.questions[question.party_id] = question
 
+    def forget(self, question: Question) -> None:
+        """It was answered, or nobody waits for its answer any more."""
+        if self.questions.get(question.party_id) is question:
+            del self.questions[question.party_id]
+
 
 class Exchange:
     """One client request and everything that belongs to it until its one final answer.
@@ -65,9 +74,23 @@ class Exchange:
     whatever the downstream side wants to find again, untouched by the core.
     """
 
-    __slots__ = ("cancelled", "hop_id", "hop_token", "id", "log", "method", "party", "task", "token", "via")
+    __slots__ = (
+        "askable",
+        "cancelled",
+        "hop_id",
+        "hop_token",
+        "id",
+        "log",
+        "method",
+        "party",
+        "task",
+        "token",
+        "via",
+    )
 
-    def __init__(self, party: Party, request: Request, via: object, *, log: bool = False) -> None:
+    def __init__(
+        self, party: Party, request: Request, via: object, *, log: bool = False, askable: bool = True
+    ) -> None:
         self.party = party
         self.id = request.id
         self.method = request.method
@@ -78,6 +101,8 @@ class Exchange:
         self.via = via
         self.log = log
         """Modern: the request asked for log messages."""
+        self.askable = askable
+        """Legacy: the client can be asked something while this runs."""
         self.task = params.task is not UNSET
         """Legacy: the request asked to become a task."""
         self.cancelled = False
@@ -169,6 +194,10 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     exchange: Exchange
 
 
+class Lost(msgspec.Struct, frozen=True, gc=False):
+    """Down: the upstream session is gone; what waited for it has been answered."""
+
+
 class Send(msgspec.Struct, frozen=True, gc=False):
     """For the wire to the server."""
 
@@ -176,8 +205,21 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 Up = Asked | Told | Replied | Withdrawn | Left
-Down = Answered | Noted | Questioned | Ended
+Down = Answered | Noted | Questioned | Ended | Lost
 Event = Up | Down
+
+
+def party_of(event: Down) -> Party | None:
+    """Whose it is, as far as that is known."""
+    match event:
+        case Answered(exchange, _) | Ended(exchange):
+            return exchange.party
+        case Noted(party, _, _):
+            return party
+        case Questioned(question, _):
+            return question.party
+        case Lost():
+            return None
 
 
 def refusal(question: Question, code: int, why: str) -> Replied:

@@ -6,7 +6,7 @@ era is one layer more. The pipeline only carries events; what they mean is the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from bridge.core.events import Asked, Down, Event, Left, Replied, Told, Up, Withdrawn
@@ -26,11 +26,28 @@ class Layer(Protocol):
     def down(self, event: Down) -> Iterable[Event]: ...
 
 
+class Timer(Protocol):
+    def cancel(self) -> None:
+        """It will not be due any more; nothing if it was."""
+
+
+class Clock(Protocol):
+    """All that a layer knows of time, in seconds."""
+
+    def now(self) -> float: ...
+
+    def after(self, seconds: float, layer: Layer, act: Callable[[], Iterable[Event]]) -> Timer:
+        """Let `act` say, after so long, what becomes of it then; its events go on from `layer`."""
+
+
 class Pipeline:
     """Layers from the client's end to the server's."""
 
     def __init__(self, layers: Sequence[Layer] = ()) -> None:
         self._layers = tuple(layers)
+
+    def holds(self, layer: Layer) -> bool:
+        return any(one is layer for one in self._layers)
 
     def up(self, event: Up) -> Iterable[Event]:
         """What leaves the pipeline, at either end, when the client's side puts `event` in."""
@@ -40,11 +57,17 @@ class Pipeline:
         """The same for the server's side."""
         return self._carry(event, len(self._layers) - 1) if self._layers else (event,)
 
+    def due(self, layer: Layer, events: Iterable[Event]) -> Iterable[Event]:
+        """The same for what a layer says by itself, because a time has come."""
+        return self._onward(events, self._layers.index(layer))
+
     def _carry(self, event: Event, at: int) -> Iterable[Event]:
         if not 0 <= at < len(self._layers):
             yield event
             return
         layer = self._layers[at]
-        results = layer.up(event) if isinstance(event, _UPWARD) else layer.down(event)
-        for result in results:
-            yield from self._carry(result, at + 1 if isinstance(result, _UPWARD) else at - 1)
+        yield from self._onward(layer.up(event) if isinstance(event, _UPWARD) else layer.down(event), at)
+
+    def _onward(self, events: Iterable[Event], at: int) -> Iterable[Event]:
+        for event in events:
+            yield from self._carry(event, at + 1 if isinstance(event, _UPWARD) else at - 1)

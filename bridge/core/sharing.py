@@ -219,6 +219,8 @@ class Sharing:
                 return () if exchange.party is self._self else (event,)
             case Noted(None, _, note):
                 return [Noted(party, None, note) for party in self._recipients(note)]
+            case Noted(Party() as party, _, Notification(method="notifications/message") as note):
+                return (event,) if self._heard(party, note) else ()
             case Questioned(question, asked):
                 return (self._attributed(question, asked),)
             case _:
@@ -238,10 +240,14 @@ class Sharing:
 
     def _readers(self, level: object) -> list[Party]:
         """Of a log message: the only session that has anything in flight, else each; at its own level."""
-        severity = LEVELS.index(level) if isinstance(level, str) and level in LEVELS else len(LEVELS)
+        severity = _severity(level)
         busy = [party for party in self._members if party.exchanges]
         heard = busy if len(busy) == 1 else list(self._members)
         return [party for party in heard if severity >= _level(self._members[party])]
+
+    def _heard(self, party: Party, note: Notification) -> bool:
+        member = self._members.get(party)
+        return member is None or _severity(params_of(note).level) >= _level(member)
 
     def _subscribers(self, uri: str) -> list[Party]:
         exact = [party for party, member in self._members.items() if uri in member.uris]
@@ -252,15 +258,24 @@ class Sharing:
     def _attributed(self, question: Question, asked: Request) -> Event:
         if asked.method == "ping":
             return Replied(question, result(question.id, b"{}"))
-        asking = [party for party in self._members if _multi_round(party)]
+        if question.exchange is not None:
+            asking = [question.exchange.party]  # it came on the stream of that request
+        else:
+            asking = [party for party in self._members if _multi_round(party)]
         if len(asking) != 1 or asking[0].lacks(asked.method):
             return refusal(question, INVALID_PARAMS, "No single client of this shared server can be asked")
-        question.party, question.exchange = asking[0], _multi_round(asking[0])
+        question.party = asking[0]
+        question.exchange = question.exchange or _multi_round(asking[0])
         return Questioned(question, asked)
 
 
 def _done(exchange: Exchange) -> Answered:
     return Answered(exchange, result(exchange.id, b"{}"))
+
+
+def _severity(level: object) -> int:
+    """How severe a message is; one whose level nobody knows is heard by all."""
+    return LEVELS.index(level) if isinstance(level, str) and level in LEVELS else len(LEVELS)
 
 
 def _level(member: _Member) -> int:

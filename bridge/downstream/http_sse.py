@@ -212,12 +212,14 @@ class SseSession:
         self._usage, self._peer = usage, peer
         self._limits, self._timing = relay.config.limits, relay.config.timing
         self._alone = relay.config.process is ProcessModel.SESSION
-        pressure = link.pressure if self._alone else None
+        pressure = link.pressure if self._alone and not link.kept else None
         self._stream = EventStream(unsent=self._limits.unsent, on_pressure=pressure)
         self._turn = asyncio.Lock()
         usage.opened += 1
         usage.open += 1
-        link.join(self)
+        self._moved = False
+        """Whether the server refused to initialize, and the session was put to its other era."""
+        relay.join(link, self)
 
     # What the endpoints call
 
@@ -311,8 +313,20 @@ class SseSession:
 
     def answered(self, exchange: Exchange, response: Response) -> None:
         if exchange.method == "initialize":
+            if not self._moved and self._relay.crosses(self, self._link, exchange, response):
+                self._moved = True
+                self._link.leave(self)  # whatever becomes of that server is no matter any more
+                return
             self._opened(response)
         self._push(response)
+
+    def moved(self, link: Link) -> bool:
+        if self._closed:
+            return False
+        self._relay.release(self._link)
+        self._link = link
+        self._relay.join(link, self)
+        return True
 
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
         self._push(note)
@@ -355,7 +369,7 @@ class SseSession:
             return
         self.lifecycle.move(Step.ACCEPTED)
         self.revision = revision(said_in(response.result).version)
-        self._relay.succeeded(response.result)
+        self._relay.succeeded(response.result, self._link.era)
 
 
 def _identity(client: msgspec.Raw) -> Identity:

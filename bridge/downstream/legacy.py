@@ -110,8 +110,10 @@ class LegacySession:
         )
         self._listening = self._store.stream()
         """The number of the GET stream: one logical stream, whichever connection carries it."""
-        self._slow = link.pressure if self._alone else None
-        link.join(self)
+        self._slow = link.pressure if self._alone and not link.kept else None
+        self._moved = False
+        """Whether the server refused to initialize, and the session was put to its other era."""
+        relay.join(link, self)
 
     # What the endpoint calls
 
@@ -152,7 +154,7 @@ class LegacySession:
         reply = self._reply(accepted)
         if asked.method == "initialize":
             reply.head(b"Mcp-Session-Id: %b\r\n" % self.id.encode())
-        refusal = self._link.ask(self, asked, reply)
+        refusal = self._link.ask(self, asked, reply, askable=accepted.sse)
         if isinstance(refusal, Malformed):
             return malformed(refusal)
         return await self._respond(request, reply)
@@ -180,7 +182,7 @@ class LegacySession:
         if not isinstance(member, Request):
             deliver(self._link, self, member)
             return None
-        refusal = self._link.ask(self, member, reply)
+        refusal = self._link.ask(self, member, reply, askable=reply.accepted.sse)
         return refusal if isinstance(refusal, Malformed) else None
 
     async def listen(self, request: BaseRequest, last_event_id: str | None) -> StreamResponse:
@@ -275,6 +277,10 @@ class LegacySession:
 
     def answered(self, exchange: Exchange, response: Response) -> None:
         if exchange.method == "initialize":
+            if not self._moved and self._relay.crosses(self, self._link, exchange, response):
+                self._moved = True
+                self._link.leave(self)  # whatever becomes of that server is no matter any more
+                return
             self._opened(exchange, response)
         self._settle(exchange, response)
         if self.lifecycle.phase is Phase.CLOSED and self._link.fault is not None:
@@ -286,6 +292,14 @@ class LegacySession:
         reply.answer(line_safe(response.raw))
         self._review(reply)
         self._last = self._loop.time()
+
+    def moved(self, link: Link) -> bool:
+        if self.lifecycle.phase is Phase.CLOSED:
+            return False
+        self._relay.release(self._link)
+        self._link, self._slow = link, None
+        self._relay.join(link, self)
+        return True
 
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
         if note.method == "notifications/cancelled" and self._withdrawn(note):
@@ -321,7 +335,7 @@ class LegacySession:
         self._initialized = True
         said = said_in(response.result)
         self.revision = revision(said.version)
-        self._relay.succeeded(response.result)
+        self._relay.succeeded(response.result, self._link.era)
         log.info("session %s opened, revision %s", self.party.name, said.version)
 
     # Streams

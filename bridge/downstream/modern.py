@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from weakref import WeakKeyDictionary
 
 import anyio
 import msgspec
@@ -15,11 +16,12 @@ from aiohttp.web import BaseRequest, StreamResponse
 from msgspec import UNSET
 
 from bridge import __version__
+from bridge.config import Config
 from bridge.core import params, sse
 from bridge.core.correlate import LISTEN
-from bridge.core.events import Exchange, Party, Question
 from bridge.core.headers import Accepted, Claims, Refusal, check, status_of
 from bridge.core.message import (
+    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Malformed,
@@ -29,14 +31,17 @@ from bridge.core.message import (
     line_safe,
     local_error,
 )
-from bridge.core.splice import has_equal_keys, members, quote, replaced
+from bridge.core.splice import has_equal_keys, members, quote
+from bridge.crossing import unavailable_call
 from bridge.deadlines import Deadlines
+from bridge.downstream.caller import ModernCaller
 from bridge.downstream.http import Ready
 from bridge.downstream.reply import Reply, declined, later, malformed, refused
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED
-from bridge.errors import ServerFault
+from bridge.era.suspend import Elsewhere
 from bridge.link import Caller, Link
 from bridge.relay import Relay
+from bridge.values import is_loopback
 
 _ENVELOPE = quote(
     {
@@ -47,36 +52,36 @@ _ENVELOPE = quote(
 )
 
 
+class _Data(msgspec.Struct):
+    origin: str = ""
+
+
 class _Code(msgspec.Struct):
     code: int = 0
+    data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class ModernCall:
-    """One request as the party that it is: callers know nothing of each other, and choose equal ids."""
+class HttpOutlet:
+    """One request's answer over HTTP, whose status goes by what it says."""
 
-    def __init__(self, link: Link, reply: Reply, *, private: bool) -> None:
-        self.party = Party("modern")
+    def __init__(self, reply: Reply) -> None:
         self._reply = reply
-        self._private = private
-        link.join(self)
 
-    def answered(self, exchange: Exchange, response: Response) -> None:
-        if self._private:
-            response = _unshared(response)
+    @property
+    def streaming(self) -> bool:
+        return self._reply.streaming
+
+    def answer(self, response: Response) -> None:
         self._reply.answer(line_safe(response.raw), _status(response))
 
-    def noted(self, exchange: Exchange | None, note: Notification) -> None:
-        if exchange is not None:
-            self._reply.push(line_safe(note.raw))
+    def push(self, note: Notification) -> None:
+        self._reply.push(line_safe(note.raw))
 
-    def questioned(self, question: Question, request: Request) -> None:
-        """Never: the link drops a modern server's requests."""
-
-    def ended(self, exchange: Exchange) -> None:
-        self._reply.abandon()
-
-    def lost(self, fault: ServerFault) -> None:
-        """Nothing is left to do: the one request has been answered."""
+    def end(self, answered: Response | None = None) -> None:
+        if answered is None:
+            self._reply.abandon()
+        else:
+            self.answer(answered)
 
 
 class ModernEndpoint:
@@ -86,7 +91,8 @@ class ModernEndpoint:
         self._relay = relay
         self._limits, self._timing = relay.config.limits, relay.config.timing
         self._commits: Deadlines[Reply] = Deadlines(self._timing.commit_modern, Reply.commit)
-        self._index: tuple[Link, params.ToolIndex] | None = None
+        self._indexes: WeakKeyDictionary[Link, tuple[int, params.ToolIndex]] = WeakKeyDictionary()
+        self._subject = _subject(relay.config)
         self._walk = asyncio.Lock()
 
     async def post(
@@ -103,29 +109,49 @@ class ModernEndpoint:
         if asked.method == LISTEN and not accepted.sse:
             text = f"Not Acceptable: {LISTEN} is answered by a stream; accept text/event-stream"
             return refused(local_error(asked.id, text, "accept", INVALID_REQUEST).raw, 406)
-        link = await self._relay.modern()
+        found = await self._relay.modern(asked, self._subject)
+        if isinstance(found, Response):
+            return refused(found.raw, _status(found))
+        if isinstance(found, Elsewhere):
+            return await self._elsewhere(request, asked, found)
+        refusal = await self._unfit(found, request, asked, claims)
+        if refusal is not None:
+            self._relay.release(found)
+            return refusal
+        return await self._call(found, request, accepted, asked, claims)
+
+    async def _unfit(self, link: Link, request: BaseRequest, asked: Request, claims: Claims) -> Ready | None:
+        """Why this request cannot be put to this server; None if it can."""
         foreign = await self._check_params(link, request, claims)
         if foreign is not None:
             return declined(asked.id, foreign)
         if link.in_flight >= self._limits.in_flight:
             text = f"Too many requests in flight; the most are {self._limits.in_flight}"
             return later(asked.id, text, "in_flight", status=429)
-        if not await link.writable():
-            return refused(link.late(asked.id).raw, 200)
-        return await self._call(link, request, accepted, asked, claims)
+        return None if await link.writable() else refused(link.late(asked.id).raw, 200)
 
     async def _call(
         self, link: Link, request: BaseRequest, accepted: Accepted, asked: Request, claims: Claims
     ) -> StreamResponse:
         reply = Reply(accepted, sse.event)
-        call = ModernCall(link, reply, private=self._relay.config.access.token is not None)
-        link.ask(call, asked, reply, wants_log=claims.log_level is not None)
+        call = ModernCaller(
+            self._relay,
+            asked,
+            self._subject,
+            HttpOutlet(reply),
+            private=self._relay.config.access.token is not None,
+            wants_log=claims.log_level is not None,
+        )
+        call.ask(link)
         try:
             return await reply.respond(
                 request, commits=self._commits, limits=self._limits, timing=self._timing, pressure=None
             )
         finally:
-            link.leave(call)  # to leave before the answer is to cancel
+            call.leave()
+
+    async def _elsewhere(self, request: BaseRequest, asked: Request, found: Elsewhere) -> StreamResponse:
+        return refused(unavailable_call(asked).raw, 200)
 
     async def _check_params(self, link: Link, request: BaseRequest, claims: Claims) -> Refusal | None:
         """Hold `Mcp-Param-*` headers against a tool's arguments; the tool's schema says which."""
@@ -142,10 +168,12 @@ class ModernEndpoint:
         return _check(index, claims, request)
 
     def _index_of(self, link: Link) -> params.ToolIndex:
-        """What is known of this link's tools; a new process may have others."""
-        if self._index is None or self._index[0] is not link:
-            self._index = (link, params.ToolIndex())
-        return self._index[1]
+        """What is known of this link's tools, until it says that they changed."""
+        changes, index = self._indexes.get(link, (-1, None))
+        if index is None or changes != link.tools_changed:
+            index = params.ToolIndex()
+            self._indexes[link] = link.tools_changed, index
+        return index
 
     async def _learn(self, link: Link, index: params.ToolIndex) -> None:
         """Look at all tools, once for all who wait; a server that does not list them has none."""
@@ -178,21 +206,29 @@ def _check(index: params.ToolIndex, claims: Claims, request: BaseRequest) -> Ref
     return params.check(annotations, claims.arguments, request.headers.items())
 
 
-def _unshared(response: Response) -> Response:
-    """The answer for a caller who had to show a token: a cache on the way may not share it (CA-2)."""
-    if response.result is UNSET or b'"public"' not in bytes(response.result):
-        return response
-    if bytes(members(response.result).get("cacheScope", b"")) != b'"public"':
-        return response
-    return response.with_result(replaced(response.result, ("cacheScope",), b'"private"'))
+def _subject(config: Config) -> str:
+    """Whom the callers are; empty where strangers cannot be told from each other (§2)."""
+    if config.access.token is not None:
+        return "bearer"
+    return "local" if config.listen.uds is not None or is_loopback(config.listen.host) else ""
 
 
 def _status(response: Response) -> int:
     if response.error is UNSET:
         return 200
     with contextlib.suppress(msgspec.DecodeError):
-        return status_of(msgspec.json.decode(response.error, type=_Code).code, modern=True)
+        found = msgspec.json.decode(response.error, type=_Code)
+        if found.code == INVALID_PARAMS:
+            return 400 if _is_own(found.data) else 200  # a server's own may be its handler's (LO-21)
+        return status_of(found.code, modern=True)
     return 200
+
+
+def _is_own(data: msgspec.Raw) -> bool:
+    try:
+        return msgspec.json.decode(data, type=_Data).origin == "bridge"
+    except msgspec.DecodeError:
+        return False
 
 
 def _ladder(request: BaseRequest, asked: Request, claims: Claims) -> Ready | None:

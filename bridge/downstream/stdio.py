@@ -26,8 +26,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import UNSET
 
-from bridge.config import Config
-from bridge.core.correlate import CANCELLED
+from bridge.core.correlate import CANCELLED, LISTEN
 from bridge.core.events import Exchange, Party, Question
 from bridge.core.lines import Lines, Overlong
 from bridge.core.message import (
@@ -36,6 +35,7 @@ from bridge.core.message import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Batch,
+    Id,
     Malformed,
     Notification,
     Request,
@@ -44,17 +44,20 @@ from bridge.core.message import (
     line_safe,
     local_error,
     notification,
+    params_of,
     read,
     salvaged_id,
 )
 from bridge.core.session import Phase
 from bridge.core.splice import Members, members, quote
+from bridge.crossing import unavailable_call
+from bridge.downstream.caller import ModernCaller
 from bridge.downstream.descriptors import Input, Output
 from bridge.downstream.party import deliver, said_in, unbatchable
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED, Revision, revision
 from bridge.errors import ServerFault
 from bridge.link import Link, answer_to_fault
-from bridge.upstream.base import Source
+from bridge.relay import Relay
 
 log = logging.getLogger("bridge.stdio")
 
@@ -70,6 +73,7 @@ _CHECK: Final = 1.0
 """Seconds between two looks at whether anybody still reads."""
 _LAST_WORDS: Final = 1.0
 """Seconds for the last answers to be read by a client that was not waited for."""
+_SUBJECT: Final = "local"
 _STOPPING: Final = "The bridge is shutting down"
 
 
@@ -79,21 +83,26 @@ class StdioPort:
     `serve` is called once, then `close`.
     """
 
-    def __init__(self, config: Config, source: Source, reading: int, writing: int) -> None:
-        self.party = Party("stdio")
-        self._config, self._limits = config, config.limits
-        self._source = source
+    def __init__(self, relay: Relay, reading: int, writing: int) -> None:
+        config = relay.config
+        self.party = Party("stdio", _SUBJECT)
+        self._limits = config.limits
+        self.relay = relay
         self._input = Input(reading)
         self._output = Output(writing, config.limits.unsent, self._press)
         self._link: Link | None = None
         self._turn = asyncio.Lock()
+        self._modern: dict[Id, ModernRequest] = {}
+        """The modern requests that have no answer yet."""
+        self._answered = anyio.Event()
         self._phase = Phase.NEW
         self._revision: Revision | None = None
         self._fault: ServerFault | None = None
         """What took the last session away."""
         self._works = False
         """Whether the server of this link ever gave a result."""
-        self._latest = ""
+        self._moved = False
+        """Whether it refused to initialize, and the session was put to its other era."""
         self._over = anyio.Event()
         self._deaf = self._draining = self._closed = False
         self._tasks: TaskGroup | None = None
@@ -107,6 +116,9 @@ class StdioPort:
             await self._over.wait()
             if self._link is not None:
                 await self._link.idle()
+            while any(waiting.caller.method != LISTEN for waiting in self._modern.values()):
+                self._answered = anyio.Event()
+                await self._answered.wait()
             await self._output.sent()
             tasks.cancel_scope.cancel()
         self._tasks = None
@@ -119,8 +131,7 @@ class StdioPort:
     async def close(self) -> None:
         """End the session; requests in flight are answered with an error."""
         self._closed = True
-        if self._link is not None:
-            await self._link.close()
+        await self.relay.hang_up()
         with anyio.move_on_after(_LAST_WORDS):
             await self._output.sent()
         self._output.close()
@@ -141,7 +152,8 @@ class StdioPort:
     async def _prepare(self) -> None:
         """Open the link while the client's first words are still on their way."""
         with suppress(ServerFault):
-            await self._linked()
+            async with self._turn:
+                await self.relay.prepare()
 
     async def _linked(self) -> Link:
         """The link; opened, if there is none. Raises ServerFault."""
@@ -151,19 +163,21 @@ class StdioPort:
             return self._link
 
     async def _open(self) -> Link:
-        link = Link(self._config, fresh=False)
         try:
-            link.attach(await self._source.open(link))
+            link = await self.relay.legacy()
             if link.fault is not None:
                 raise link.fault
         except ServerFault as fault:
             log.warning("the server cannot be reached: %s", fault)
             raise
-        link.join(self)
+        self._enter(link)
+        self._works = self._moved = False
+        return link
+
+    def _enter(self, link: Link) -> None:
+        self.relay.join(link, self)
         if self._output.full:
             link.pressure(True)
-        self._works = False
-        return link
 
     def _press(self, full: bool) -> None:
         if self._link is not None:
@@ -187,6 +201,9 @@ class StdioPort:
         await self._output.room()
         if self._link is not None:
             await self._link.writable()
+        passing = self.relay.passing
+        if passing is not None:
+            await passing.writable()
 
     def _hang_up(self) -> None:
         """The client says nothing more: whoever waits for an answer of its gets none."""
@@ -214,12 +231,12 @@ class StdioPort:
         """Answer what is no message; under its id only where that can be taken for nothing else."""
         log.debug("refused a line of the client: %s", fault.message)
         if not _IS_ANSWER.match(text):
-            self._write(self._answer_to(fault).raw)
+            self.write(self._answer_to(fault).raw)
             return
         question = None if fault.id is None else self.party.questions.get(fault.id)
         if question is not None:
             self._refuse_question(question, f"The client's answer is unusable: {fault.message}")
-        self._write(error(None, fault.code, fault.message).raw)
+        self.write(error(None, fault.code, fault.message).raw)
 
     def _answer_to(self, fault: Malformed) -> Response:
         known = None if fault.id in self.party.exchanges else fault.id
@@ -230,6 +247,13 @@ class StdioPort:
             self._link.refuse(question, why, INTERNAL_ERROR)
 
     def _deliver(self, message: Notification | Response) -> None:
+        if isinstance(message, Notification) and message.method == CANCELLED:
+            named = params_of(message).request_id
+            waiting = None if named is UNSET else self._modern.pop(named, None)
+            if waiting is not None:
+                waiting.cancel()
+                self._settled()
+                return
         if self._link is None:
             return  # nobody there that it could concern
         if self._phase is Phase.NEW and isinstance(message, Notification) and message.method != CANCELLED:
@@ -241,32 +265,47 @@ class StdioPort:
         envelope = _envelope(asked)
         refusal = self._refusal(asked, envelope)
         if refusal is not None:
-            self._write(refusal.raw)
-            return
+            self.write(refusal.raw)
+        elif envelope:
+            self._take_modern(asked, wants_log=_LOG_LEVEL in envelope)
+        else:
+            await self._take_legacy(asked)
+
+    def _take_modern(self, asked: Request, *, wants_log: bool) -> None:
+        """Let it find its server by itself: to ask one for its era may take long, and others do not wait."""
+        assert self._tasks is not None
+        waiting = ModernRequest(self, asked, wants_log=wants_log)
+        self._modern[asked.id] = waiting
+        link = self.relay.passing
+        if link is not None and not link.congested:
+            waiting.caller.ask(link)
+        else:
+            self._tasks.start_soon(waiting.find)
+
+    async def _take_legacy(self, asked: Request) -> None:
         try:
             link = await self._linked()
         except ServerFault as fault:
-            self._write(answer_to_fault(asked.id, fault).raw)
+            self.write(answer_to_fault(asked.id, fault).raw)
         except asyncio.CancelledError:
-            self._write(local_error(asked.id, _STOPPING, "draining").raw)
+            self.write(local_error(asked.id, _STOPPING, "draining").raw)
             raise
         else:
-            self._ask(link, asked, envelope, None)
+            self._ask(link, asked, None)
 
-    def _ask(self, link: Link, asked: Request, envelope: Members, answers: Answers | None) -> None:
+    def _ask(self, link: Link, asked: Request, answers: Answers | None) -> None:
         if asked.method == "initialize" and self._phase is Phase.NEW:
             self._phase = Phase.OPENING
-        self._latest = asked.method
-        link.ask(self, asked, answers, wants_log=_LOG_LEVEL in envelope)
+        link.ask(self, asked, answers)
 
     def _take_batch(self, batch: Batch) -> None:
         """A batch (2025-03-26 only): its members go on one by one, their answers come back together."""
         why = unbatchable(batch, self._revision)
         if why is not None:
-            self._write(error(None, INVALID_REQUEST, f"Invalid Request: {why}").raw)
+            self.write(error(None, INVALID_REQUEST, f"Invalid Request: {why}").raw)
             return
         asked = sum(isinstance(member, Request | Malformed) for member in batch.members)
-        answers = Answers(asked, self._write)
+        answers = Answers(asked, self.write)
         for member in batch.members:
             match member:
                 case Malformed():
@@ -279,19 +318,19 @@ class StdioPort:
     def _take_member(self, asked: Request, answers: Answers) -> None:
         refusal = self._refusal(asked, {})
         if refusal is None and self._link is not None:
-            self._ask(self._link, asked, {}, answers)
+            self._ask(self._link, asked, answers)
         elif refusal is not None:
             answers.add(refusal.raw)
 
     def _refusal(self, asked: Request, envelope: Members) -> Response | None:
         """The answer to a request that is not passed on."""
-        if asked.id in self.party.exchanges:
+        if asked.id in self.party.exchanges or asked.id in self._modern:
             # Under its id it would be taken for the answer to the first.
             text = f"Invalid Request: the id {quote(asked.id).decode()} is in flight already"
             return local_error(None, text, "id_in_flight", INVALID_REQUEST)
         if self._draining:
             return local_error(asked.id, _STOPPING, "draining")
-        if len(self.party.exchanges) >= self._limits.in_flight:
+        if len(self.party.exchanges) + len(self._modern) >= self._limits.in_flight:
             text = f"Too many requests in flight; the most are {self._limits.in_flight}"
             return local_error(asked.id, text, "in_flight")
         return _modern_refusal(asked, envelope) if envelope else self._legacy_refusal(asked)
@@ -308,32 +347,54 @@ class StdioPort:
         text = f"Invalid params: neither {_VERSION} in params._meta, nor a session that initialize opened"
         return error(asked.id, INVALID_PARAMS, text)
 
+    def finished(self, asked: Id) -> None:
+        """A modern request has its answer."""
+        self._modern.pop(asked, None)
+        self._settled()
+
+    def _settled(self) -> None:
+        self._answered.set()
+
     # Port protocol of the link
 
     def answered(self, exchange: Exchange, response: Response) -> None:
-        if response.result is not UNSET and not self._works:
+        if response.result is not UNSET:
             self._works = True
-            self._source.succeeded()
         if exchange.method == "initialize":
+            if self._link is not None and not self._moved:
+                self._moved = self.relay.crosses(self, self._link, exchange, response)
+                if self._moved:
+                    self._link.leave(self)  # whatever becomes of that server is no matter any more
+                    return
             self._opened(response)
         if isinstance(exchange.via, Answers):
             exchange.via.add(line_safe(response.raw))
         else:
-            self._write(response.raw)
+            self.write(response.raw)
 
     def _opened(self, response: Response) -> None:
         if response.result is not UNSET:
             version = said_in(response.result).version
             self._phase, self._fault, self._revision = Phase.OPENED, None, revision(version)
+            if self._link is not None:
+                self.relay.succeeded(response.result, self._link.era)
             log.info("session opened, revision %s", version)
         elif self._phase is Phase.OPENING:
             self._phase = Phase.NEW
+
+    def moved(self, link: Link) -> bool:
+        if self._link is None or self._closed:
+            return False
+        self.relay.release(self._link)
+        self._link = link
+        self._enter(link)
+        return True
 
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
         if exchange is None and self._phase is Phase.NEW:
             log.debug("dropped %s of the server: a modern client did not ask for it", note.method)
         else:
-            self._write(note.raw)
+            self.write(note.raw)
 
     def questioned(self, question: Question, request: Request) -> None:
         if self._phase is Phase.NEW:
@@ -342,13 +403,11 @@ class StdioPort:
         elif self._deaf:
             self._refuse_question(question, "The client closed its end")
         else:
-            self._write(request.raw)
+            self.write(request.raw)
 
     def ended(self, exchange: Exchange) -> None:
         if isinstance(exchange.via, Answers):
             exchange.via.add(None)
-        if not exchange.cancelled:  # it was the server that ended a subscription
-            self._write(notification(CANCELLED, b'{"requestId":%b}' % quote(exchange.id)).raw)
 
     def lost(self, fault: ServerFault) -> None:
         link, self._link = self._link, None
@@ -356,13 +415,71 @@ class StdioPort:
         if self._closed or link is None or self._tasks is None:
             return
         log.warning("the server is lost: %s", fault)
-        # An old server may end at a modern client's probe, which then wants it started anew (SC-15).
-        if not self._works and self._latest != "server/discover":
-            self._source.failed(fault)
-        self._tasks.start_soon(link.close)
+        if not self._works:
+            self.relay.failed(fault)
+        self.relay.release(link)
 
-    def _write(self, message: bytes) -> None:
+    def write(self, message: bytes) -> None:
+        """Say this, in its turn."""
         self._output.write(line_safe(message) + b"\n")
+
+
+class ModernRequest:
+    """One modern request on stdio, and where its answer goes."""
+
+    def __init__(self, port: StdioPort, asked: Request, *, wants_log: bool) -> None:
+        self._port = port
+        self._asked = asked
+        self._search: anyio.CancelScope | None = None
+        self.streaming = False
+        self.caller = ModernCaller(port.relay, asked, _SUBJECT, self, private=False, wants_log=wants_log)
+
+    async def find(self) -> None:
+        """Find its server, and ask."""
+        with anyio.CancelScope() as self._search:
+            try:
+                await self._find()
+            except ServerFault as fault:
+                self.answer(answer_to_fault(self._asked.id, fault))
+            except asyncio.CancelledError:
+                if not self._search.cancel_called:
+                    self.answer(local_error(self._asked.id, _STOPPING, "draining"))
+                raise
+
+    async def _find(self) -> None:
+        found = await self._port.relay.modern(self._asked, _SUBJECT)
+        if isinstance(found, Response):
+            self.answer(found)
+        elif not isinstance(found, Link):
+            self.answer(unavailable_call(self._asked))
+        elif await found.writable():
+            self.caller.ask(found)
+        else:
+            self._port.relay.release(found)
+            self.answer(found.late(self._asked.id))
+
+    def cancel(self) -> None:
+        if self._search is not None:
+            self._search.cancel()
+        self.caller.leave()
+
+    # Outlet of the caller
+
+    def answer(self, response: Response) -> None:
+        self._port.finished(self._asked.id)
+        self._port.write(response.raw)
+        self.caller.leave()
+
+    def push(self, note: Notification) -> None:
+        self.streaming = True
+        self._port.write(note.raw)
+
+    def end(self, answered: Response | None = None) -> None:
+        if answered is not None:
+            self.answer(answered)
+        else:
+            self._port.finished(self._asked.id)
+        self._port.write(notification(CANCELLED, b'{"requestId":%b}' % quote(self._asked.id)).raw)
 
 
 class Answers:

@@ -46,6 +46,9 @@ class Upstream(Protocol):
     async def drained(self) -> None:
         """Return when it is not congested, or lost."""
 
+    async def awake(self) -> None:
+        """Return when the server has shown a sign of life, or at once where none is to be waited for."""
+
     def pause(self) -> None:
         """Stop reading what the server says. Not counted: one `resume` undoes any number of pauses."""
 

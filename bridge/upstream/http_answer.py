@@ -72,6 +72,12 @@ class Unusable(ServerFault):
     reason = "upstream_invalid_answer"
 
 
+class Broken(Unreachable):
+    """An answer that broke off or ended before it was whole: what was asked may have been done."""
+
+    reason = "upstream_lost"
+
+
 async def expect_success(hop: Hop, response: ClientResponse) -> None:
     """Raises Refused for whatever is not 2xx."""
     if not 200 <= response.status < 300:
@@ -102,8 +108,8 @@ async def read_answer(
 ) -> bool:
     """Give `take` what the answer to a request holds; whether the request's own answer was in it.
 
-    Returns False only for a stream that ended too early. Raises Unusable; and Unreachable if it
-    broke off, unless it has event ids and can be resumed.
+    Returns False only for a stream that ended too early. Raises Unusable; and Broken if it broke
+    off, unless it has event ids and can be resumed.
     """
     if media_type(response) == EVENTS:
         return await _read_stream(hop, response, asked, take, decoder)
@@ -116,14 +122,17 @@ async def read_answer(
 
 
 async def whole_body(response: ClientResponse, limit: int) -> bytes:
-    """Raises Unusable if it has more than `limit` bytes."""
+    """Raises Unusable if it has more than `limit` bytes, and Broken if it breaks off."""
     parts: list[bytes] = []
     size = 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > limit:
-            raise Unusable(f"The server's answer has more than {limit} bytes, the limit")
-        parts.append(part)
+    try:
+        async for part in response.content.iter_any():
+            size += len(part)
+            if size > limit:
+                raise Unusable(f"The server's answer has more than {limit} bytes, the limit")
+            parts.append(part)
+    except (ClientError, OSError) as fault:
+        raise Broken("The server's answer broke off") from fault
     return b"".join(parts)
 
 
@@ -142,7 +151,7 @@ async def _read_stream(
                     if is_message(event) and _take_all(hop, event.data, asked, take, sole=False):
                         answered = True
                         lingering.deadline = anyio.current_time() + _LINGER
-        except Unreachable:
+        except Broken:
             if not answered and not decoder.last_event_id:
                 raise
     return answered
@@ -151,7 +160,7 @@ async def _read_stream(
 async def events_of(
     hop: Hop, response: ClientResponse, decoder: Decoder
 ) -> AsyncIterator[list[Event | Oversize]]:
-    """The events of a stream, those of one read together. Raises Unreachable if it breaks off."""
+    """The events of a stream, those of one read together. Raises Broken if it breaks off."""
     decoder.end()  # half an event may be left of the stream before
     try:
         async for data in response.content.iter_any():
@@ -159,7 +168,7 @@ async def events_of(
                 yield found
             await hop.readable()
     except (ClientError, OSError) as fault:
-        raise Unreachable("The server's stream broke off") from fault
+        raise Broken("The server's stream broke off") from fault
 
 
 def pause(decoder: Decoder, fruitless: int) -> float:

@@ -23,7 +23,7 @@ from bridge.core.splice import members, quote, replaced
 from bridge.core.sse import Decoder
 from bridge.errors import ServerFault
 from bridge.upstream.hop import Hop
-from bridge.upstream.http_answer import POST, Refused, Take, Unusable, expect_success, fail, read_answer
+from bridge.upstream.http_answer import POST, Broken, Refused, Take, expect_success, fail, read_answer
 
 log = logging.getLogger("bridge.remote")
 
@@ -93,7 +93,7 @@ class ModernHttp:
         async with self._hop.client.request("POST", self._headers(said), asked.raw) as response:
             await expect_success(self._hop, response)
             if not await read_answer(self._hop, response, asked, take, Decoder(self._hop.limits.line)):
-                raise Unusable("The server's stream ended before the answer")
+                raise Broken("The server's stream ended before the answer")
 
     def _headers(self, said: Claims) -> dict[str, str]:
         headers = {**POST, VERSION: said.version or "", METHOD: said.method}

@@ -379,6 +379,8 @@ class Child:
         self.label = f"server[{popen.pid}]"
         self.fault: ServerFault | None = None
         """Why it was lost; None while it lives, and if it was closed."""
+        self.awake = anyio.Event()
+        """It said something, on whichever stream, or it ended."""
         self.gone = anyio.Event()
         self._popen = popen
         self._token = token
@@ -389,12 +391,13 @@ class Child:
         self._exited = anyio.Event()
         self._vacant = False
         self._reporting = True
+        self._spoke = False
         self._received: Callable[[bytes], None] | None = None
         self._lost: Callable[[ServerFault], None] | None = None
         self.stdin = Stdin(popen.stdin, self._stirred.set)
         self._stdout = Output(popen.stdout, self._take, self._stirred.set)
         self._stderr_log = StderrLog(self.label, tail, loop.time)
-        self._stderr = Output(popen.stderr, self._stderr_log.take, self._stderr_log.flush)
+        self._stderr = Output(popen.stderr, self._complain, self._stderr_log.flush)
         self._stderr.resume()
         _watch_exit(popen, loop, self._has_exited)
 
@@ -454,8 +457,13 @@ class Child:
         with anyio.move_on_after(LAST_STDERR):
             await self._stderr.ended.wait()
 
+    def _complain(self, data: bytes) -> None:
+        self.awake.set()
+        self._stderr_log.take(data)
+
     def _tell_lost(self) -> None:
         self._stirred.set()
+        self.awake.set()
         self._stderr_log.flush()
         self._reporting = False
         self.fault = self._diagnosis()
@@ -525,6 +533,9 @@ class Child:
         self._stirred.set()
 
     def _take(self, data: bytes) -> None:
+        if not self._spoke:
+            self._spoke = True
+            self.awake.set()
         if self._reporting and self._received is not None:
             self._received(data)
 

@@ -64,6 +64,9 @@ class RemoteUpstream:
     async def drained(self) -> None:
         """Every message has a connection of its own; none waits for another to be read."""
 
+    async def awake(self) -> None:
+        """A server at a URL runs already."""
+
     def pause(self) -> None:
         self._hop.pause()
 

@@ -42,6 +42,9 @@ class StdioUpstream:
     async def drained(self) -> None:
         await self._child.stdin.drained()
 
+    async def awake(self) -> None:
+        await self._child.awake.wait()
+
     def pause(self) -> None:
         self._child.pause()
 

@@ -1,9 +1,10 @@
 """Runs every cell of the conformance bar that the bridge must hold, and prints one table.
 
 A cell is a server of one era behind the bridge, or the suite's own servers behind the bridge
-as a wrapper, tried with the requirement set of one revision. Decides which cells there are
-and how many scenarios each must pass (so that a set which was read wrongly cannot pass by
-being short); a cell itself is one run of `run_conformance.py`, in a process of its own. Exit
+as a wrapper, tried with the requirement set of one revision; where the two are of different
+eras the bridge has to translate. Decides which cells there are, how many scenarios each must
+pass (so that a set which was read wrongly cannot pass by being short), and which may run at
+the same time; a cell itself is one run of `run_conformance.py`, in a process of its own. Exit
 status: 0 every cell is complete, 1 one is not, 3 something could not be installed.
 """
 
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import shlex
 import signal
 import sys
@@ -29,13 +31,21 @@ RUNNER = Path(__file__).resolve().parent / "run_conformance.py"
 BRIDGE = (sys.executable, "-m", "bridge", "stdio-to-http", "--port", "{port}", "--cmd", "{cmd}")
 WRAPPER = shlex.join((sys.executable, "-m", "bridge", "http-to-stdio", "{url}"))
 TERMINATED_SECONDS = 15.0
+MODERN = "2026-07-28"
+GUESSED_KEY = (
+    "input-required-result-basic-elicitation",
+    "input-required-result-ignore-extra-params",
+)
+"""What cannot cross: the first wants the key `user_name` in `inputRequests`, and the question of a legacy
+server has no key; the bridge would have to guess. The second builds on the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`required` is the number of scenarios that must pass, all of them.
+    """`required` is the number of scenarios that must pass, all of them but the `excepting` ones.
 
-    `era` is that of the fixture; a cell without one is of the client side.
+    `era` is that of the fixture; a cell without one is of the client side, and `host` is then the era
+    that our host speaks on stdio, `auto` being the one that the scenario is about.
     """
 
     name: str
@@ -43,6 +53,13 @@ class Cell:
     revision: str
     required: int
     source: str = "stdio"
+    host: str = "auto"
+    excepting: tuple[str, ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether a scenario of it (`server-stateless`) watches the clock and so wants the machine alone."""
+        return self.era is not None and self.revision == MODERN
 
 
 CELLS = (
@@ -55,6 +72,13 @@ CELLS = (
     Cell("sse-legacy", "legacy", "2025-11-25", 30, "sse"),
     Cell("wrap-legacy", None, "2025-11-25", 4),
     Cell("wrap-modern", None, "2026-07-28", 7),
+    Cell("cross-modern", "legacy", "2026-07-28", 35, excepting=GUESSED_KEY),
+    Cell("cross-modern-http", "legacy", "2026-07-28", 35, "http", excepting=GUESSED_KEY),
+    Cell("cross-modern-sse", "legacy", "2026-07-28", 35, "sse", excepting=GUESSED_KEY),
+    Cell("cross-legacy", "modern", "2025-11-25", 30),
+    Cell("cross-legacy-http", "modern", "2025-11-25", 30, "http"),
+    Cell("wrap-cross-legacy", None, "2026-07-28", 7, host="legacy"),
+    Cell("wrap-cross-modern", None, "2025-11-25", 4, host="modern"),
 )
 BY_SOURCE = {
     "stdio": BRIDGE,
@@ -82,11 +106,13 @@ class Row:
 def command(cell: Cell, bridge: str | None, tally: Path, keep: Path | None) -> list[str]:
     words = [sys.executable, str(RUNNER)]
     if cell.era is None:
-        words += ["client", "--wrapper", WRAPPER]
+        words += ["client", "--stdio-era", cell.host, "--wrapper", WRAPPER]
     else:
         ours = bridge or shlex.join(BY_SOURCE[cell.source])
         words += ["server", "--era", cell.era, "--source", cell.source, "--bridge", ours]
     words += ["--requirements", cell.revision, "--json", str(tally)]
+    for name in cell.excepting:
+        words += ["--excepting", name]
     return [*words, "--keep", str(keep / cell.name)] if keep else words
 
 
@@ -128,31 +154,41 @@ def counted(tally: Path) -> tuple[int, int]:
 
 
 async def run_cells(cells: Sequence[Cell], bridge: str | None, jobs: int, keep: Path | None) -> list[Row]:
-    """In the order of `cells`, at most `jobs` at a time; SIGTERM and SIGINT end them all."""
+    """In the order of `cells`, at most `jobs` at a time and the timed ones alone, after the others.
+
+    SIGTERM and SIGINT end them all.
+    """
     task = asyncio.current_task()
     assert task is not None
     for kind in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(kind, task.cancel)
-    turns = asyncio.Semaphore(jobs)
+    rows: dict[Cell, Row] = {}
 
-    async def one(cell: Cell, room: Path) -> Row:
+    async def one(cell: Cell, room: Path, turns: asyncio.Semaphore) -> None:
         async with turns:
             print(f"running {cell.name}", file=sys.stderr)
-            return await run_cell(cell, bridge, room, keep)
+            rows[cell] = await run_cell(cell, bridge, room, keep)
 
     with tempfile.TemporaryDirectory(prefix="mcp-cells-") as folder:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(cell, Path(folder))) for cell in cells]
-    return [task.result() for task in tasks]
+        for timed, at_once in ((False, jobs), (True, 1)):
+            turns = asyncio.Semaphore(at_once)
+            async with asyncio.TaskGroup() as group:
+                for cell in cells:
+                    if cell.timed is timed:
+                        group.create_task(one(cell, Path(folder), turns))
+    return [rows[cell] for cell in cells]
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    yield f"{'cell':<12} {'server':<7} {'requirements':<13} {'passed':<8} {'time':>6}"
+    yield f"{'cell':<18} {'server':<7} {'host':<7} {'requirements':<13} {'passed':<8} {'time':>6}"
     for row in rows:
         cell = row.cell
         passed = f"{row.passed}/{cell.required}"
         end = "complete" if row.complete else "INCOMPLETE"
-        what = f"{cell.name:<12} {cell.era or '-':<7} {cell.revision:<13}"
+        if cell.excepting:
+            end += f", {len(cell.excepting)} excepted"
+        host = cell.host if cell.era is None else "-"
+        what = f"{cell.name:<18} {cell.era or '-':<7} {host:<7} {cell.revision:<13}"
         yield f"{what} {passed:<8} {row.seconds:>4.0f} s  {end}"
 
 
@@ -168,7 +204,8 @@ def arguments() -> argparse.ArgumentParser:
     )
     names = [cell.name for cell in CELLS]
     parser.add_argument("--cell", choices=names, action="append", help="only this cell; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time (default: 1)")
+    jobs = "cells at a time, but for those that watch the clock (default: %(default)s)"
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help=jobs)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep all output, a folder for each cell")
     parser.add_argument("--bridge", help="command template for the server side (default: this checkout)")
     parser.add_argument("--verbose", action="store_true", help="show the scenarios of complete cells too")

@@ -6,8 +6,10 @@ scenario asks of a client; what reaches the test server is then the wrapper's do
 on stderr what it saw: a line that begins with `host: gave up` or `host: VIOLATION` is a
 failure (`outcomes.py`).
 
-Read from the environment: MCP_WRAPPER, the wrapper's command with `{url}` in it, and what
-the suite sets: MCP_CONFORMANCE_SCENARIO, _PROTOCOL_VERSION and _CONTEXT.
+Read from the environment: MCP_WRAPPER, the wrapper's command with `{url}` in it; MCP_HOST_ERA,
+`legacy` or `modern` for a host of that era only, whatever the scenario's server speaks, or
+`auto` for a host of both, which opens in the scenario's era and falls back to the handshake;
+and what the suite sets: MCP_CONFORMANCE_SCENARIO, _PROTOCOL_VERSION and _CONTEXT.
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ class RpcError(Exception):
 class Host:
     """One stdio connection to the wrapper, speaking as an MCP host."""
 
-    def __init__(self, command: list[str], version: str) -> None:
+    def __init__(self, command: list[str], version: str, era: str = "auto") -> None:
         self.command = command
-        self.modern = version == MODERN
-        self.version = version
+        self.modern = era == "modern" or (era == "auto" and version == MODERN)
+        self.may_fall_back = era == "auto"
+        self.version = MODERN if self.modern else min(version, LEGACY)
         self.ids = itertools.count(1)
         self.waiting: dict[Any, asyncio.Future[Json]] = {}
         self.before_elicitation: Callable[[], Awaitable[None]] | None = None
@@ -252,7 +255,7 @@ class Host:
             try:
                 return await self.request("server/discover")
             except (RpcError, TimeoutError) as error:
-                if isinstance(error, RpcError) and error.code in MODERN_ERRORS:
+                if not self.may_fall_back or (isinstance(error, RpcError) and error.code in MODERN_ERRORS):
                     raise
                 say("no modern server behind the wrapper; falling back to initialize")
                 self.modern = False
@@ -378,7 +381,8 @@ async def main() -> int:
     scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
     version = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", LEGACY)
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-    async with Host(wrapper(sys.argv[-1]), version) as host:
+    era = os.environ.get("MCP_HOST_ERA", "auto")
+    async with Host(wrapper(sys.argv[-1]), version, era) as host:
         try:
             async with asyncio.timeout(BUDGET):
                 await SCENARIOS[scenario](host, context)

@@ -54,10 +54,10 @@ class NotListeningError(Exception):
 class Run:
     """One run. The fixture is served directly if there is neither `bridge` nor `url`.
 
-    `bridge` and `wrapper` (which makes it a run of the client side) are command templates (see
-    `filled`), `url` a bridge that runs already, `path`
-    the path of the bridge's endpoint; `ready` (for the bridge to start) and `limit` (for one
-    run of the suite) are seconds.
+    `bridge` and `wrapper` (which makes it a run of the client side, with `host` the era of our host)
+    are command templates (see `filled`), `url` a bridge that runs already, `path` the path of the
+    bridge's endpoint; `ready` (for the bridge to start) and `limit` (for one run of the suite) are
+    seconds.
     """
 
     revision: str
@@ -65,6 +65,7 @@ class Run:
     source: str = "stdio"
     bridge: str | None = None
     wrapper: str | None = None
+    host: str = "auto"
     url: str | None = None
     path: str = "/mcp"
     ready: float = 30.0
@@ -102,10 +103,11 @@ def conduct_client(run: Run, wrapper: str, suite: installs.Suite, room: Path) ->
     check_names(wanted, (*run.only, *run.excepting))
     wanted = Requirements(tuple(name for name in wanted.required if not name.startswith("auth/")))
     results, host = room / "results", shlex.join([sys.executable, str(HOST)])
+    env = {**os.environ, "MCP_WRAPPER": wrapper, "MCP_HOST_ERA": run.host}
     for name in run.only or wanted.required:
         words = ["--scenario", name, "--spec-version", run.revision, "--force"]
         words += ["--command", host, "--timeout", "30000", "-o", str(results)]
-        run_suite([*suite.command, "client", *words], room, run.limit, {**os.environ, "MCP_WRAPPER": wrapper})
+        run_suite([*suite.command, "client", *words], room, run.limit, env)
     return tally(wanted, read_outcomes(results), only=run.only, excepting=run.excepting)
 
 
@@ -270,10 +272,12 @@ def arguments() -> argparse.ArgumentParser:
         side.add_argument("--keep", type=Path, metavar="DIR", help="keep all output in a new folder there")
         side.add_argument("--verbose", action="store_true", help="show the warnings of passed scenarios too")
     elsewhere = {"source": Run.source, "bridge": None, "url": None, "path": Run.path, "ready": Run.ready}
-    reference.set_defaults(**elsewhere, wrapper=None)
+    reference.set_defaults(**elsewhere, wrapper=None, stdio_era=Run.host)
     client.set_defaults(**elsewhere)
     client.add_argument("--wrapper", required=True, help="command template: {url}")
-    server.set_defaults(wrapper=None)
+    eras = "what our host speaks (default: the scenario's era, falling back as a host of both does)"
+    client.add_argument("--stdio-era", choices=("legacy", "modern", "auto"), default=Run.host, help=eras)
+    server.set_defaults(wrapper=None, stdio_era=Run.host)
     server.add_argument("--source", choices=("stdio", *FIXTURE_PATHS), default=Run.source)
     what = server.add_mutually_exclusive_group(required=True)
     what.add_argument("--bridge", help="command template: {port}, {host}, {cmd} or {args}, {source}")
@@ -290,6 +294,7 @@ def run_of(options: argparse.Namespace) -> Run:
         source=options.source,
         bridge=options.bridge,
         wrapper=options.wrapper,
+        host=options.stdio_era,
         url=options.url,
         path=options.path,
         ready=options.ready,

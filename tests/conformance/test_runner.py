@@ -14,6 +14,7 @@ import installs
 import pytest
 import run_conformance
 from cells import CELLS, Cell, Row
+from host import Host
 from outcomes import (
     Check,
     Outcome,
@@ -343,10 +344,17 @@ def test_no_cells_at_all_are_no_success() -> None:
 
 
 def test_the_table_names_each_cell_with_its_count() -> None:
-    head, first, second = cells.table([row(LEGACY, 29, 30, INCOMPLETE), row(CELLS[1], 37, 37)])
-    assert head.split()[:2] == ["cell", "server"]
-    assert first.split() == ["legacy", "legacy", "2025-11-25", "29/30", "1", "s", "INCOMPLETE"]
-    assert second.split() == ["modern", "modern", "2026-07-28", "37/37", "1", "s", "complete"]
+    wrapped = Cell("wrap", None, "2026-07-28", 7, host="legacy")
+    head, first, second = cells.table([row(LEGACY, 29, 30, INCOMPLETE), row(wrapped, 7, 7)])
+    assert head.split()[:3] == ["cell", "server", "host"]
+    assert first.split() == ["legacy", "legacy", "-", "2025-11-25", "29/30", "1", "s", "INCOMPLETE"]
+    assert second.split() == ["wrap", "-", "legacy", "2026-07-28", "7/7", "1", "s", "complete"]
+
+
+def test_what_was_excepted_is_told_in_the_table() -> None:
+    crossed = Cell("crossed", "legacy", "2026-07-28", 35, excepting=("one", "two"))
+    _, line = cells.table([row(crossed, 35, 35)])
+    assert line.endswith("complete, 2 excepted")
 
 
 def test_a_cell_runs_the_bridge_of_this_python_and_keeps_its_output_apart(tmp_path: Path) -> None:
@@ -396,5 +404,53 @@ def test_giving_up_is_right_where_the_host_is_meant_to_be_told_of_an_error(tmp_p
 
 def test_a_cell_of_the_client_side_runs_the_wrapper(tmp_path: Path) -> None:
     words = cells.command(Cell("wrap", None, "2025-11-25", 4), None, tmp_path / "t.json", None)
-    assert words[2:5] == ["client", "--wrapper", cells.WRAPPER]
+    assert words[2:7] == ["client", "--stdio-era", "auto", "--wrapper", cells.WRAPPER]
     assert "{url}" in cells.WRAPPER
+
+
+def test_a_crossed_cell_of_the_client_side_has_a_host_of_the_other_era(tmp_path: Path) -> None:
+    words = cells.command(Cell("wrap", None, "2026-07-28", 7, host="legacy"), None, tmp_path / "t.json", None)
+    assert words[2:5] == ["client", "--stdio-era", "legacy"]
+
+
+def test_a_cell_names_what_cannot_cross(tmp_path: Path) -> None:
+    crossed = Cell("crossed", "legacy", "2026-07-28", 35, excepting=("one", "two"))
+    words = cells.command(crossed, None, tmp_path / "t.json", None)
+    assert words[-4:] == ["--excepting", "one", "--excepting", "two"]
+
+
+async def test_a_cell_that_watches_the_clock_runs_alone_and_the_others_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running: set[str] = set()
+    beside: dict[str, set[str]] = {}
+
+    async def run_cell(cell: Cell, *_: object) -> Row:
+        running.add(cell.name)
+        await asyncio.sleep(0)
+        beside[cell.name] = running - {cell.name}
+        await asyncio.sleep(0)
+        running.discard(cell.name)
+        return row(cell, cell.required, cell.required)
+
+    monkeypatch.setattr(cells, "run_cell", run_cell)
+    quick = [Cell("a", "legacy", "2025-11-25", 1), Cell("b", None, "2026-07-28", 1)]
+    timed = [Cell("c", "modern", "2026-07-28", 1), Cell("d", "legacy", "2026-07-28", 1)]
+    rows = await cells.run_cells([timed[0], *quick, timed[1]], None, 2, None)
+    assert [one.cell.name for one in rows] == ["c", "a", "b", "d"]
+    assert beside == {"a": {"b"}, "b": {"a"}, "c": set(), "d": set()}
+
+
+@pytest.mark.parametrize(
+    ("era", "scenario", "modern", "falls_back"),
+    [
+        ("auto", "2026-07-28", True, True),
+        ("auto", "2025-11-25", False, True),
+        ("legacy", "2026-07-28", False, False),
+        ("modern", "2025-11-25", True, False),
+    ],
+)
+def test_our_host_speaks_the_era_it_is_told(era: str, scenario: str, modern: bool, falls_back: bool) -> None:
+    host = Host(["wrapper"], scenario, era)
+    assert (host.modern, host.may_fall_back) == (modern, falls_back)
+    assert host.version == ("2026-07-28" if modern else "2025-11-25")

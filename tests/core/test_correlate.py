@@ -413,6 +413,21 @@ def test_the_token_of_any_other_call_ends_with_its_answer(params: bytes, value: 
     assert hop.leftovers() == {}
 
 
+@pytest.mark.case("ID-07")
+def test_token_that_was_used_before_is_minted_since_progress_may_be_late() -> None:
+    hop, client = Hop(), party()
+    hop.ask(client, 1, "tools/call", TOKEN % b'"t"')
+    hop.answer(b"1")
+    again = hop.ask(client, 2, "tools/call", TOKEN % b'"t"')
+    hop.take_fallen()
+    assert ticks(hop, b'"t"') == []
+    assert again.hop_token != "t"
+    hop.note("notifications/progress", progress(b'"%b"' % str(again.hop_token).encode()))
+    [(owner, exchange, params)] = hop.notes()
+    assert (owner, exchange) == (client, again)
+    assert b'"progressToken":"t"' in params
+
+
 def test_the_status_of_a_task_goes_to_the_party_that_made_it() -> None:
     hop, a, b = Hop(fresh=True), party(), party()
     hop.ask(b, 1, "tools/call", b'{"task":{}}')

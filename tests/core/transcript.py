@@ -150,6 +150,10 @@ class Hop:
         return found
 
     def leftovers(self) -> dict[str, int]:
-        """The tables of the hop that are not empty."""
-        tables = {name: value for name, value in vars(self.correlation).items() if isinstance(value, dict)}
+        """The tables of the hop that are not empty; what tokens were used is never forgotten."""
+        tables = {
+            name: value
+            for name, value in vars(self.correlation).items()
+            if isinstance(value, dict) and name != "_spent"
+        }
         return {name: len(table) for name, table in tables.items() if table}

@@ -14,6 +14,7 @@ import pytest
 from support.scripted_bridge import (
     PREFIX,
     SUBSCRIPTION,
+    both_eras,
     call,
     envelope,
     initialize,
@@ -24,11 +25,12 @@ from support.scripted_bridge import (
 )
 from support.scripted_server import LIMIT, Heard, Json, ScriptedServer, ScriptedSource, dump
 
-from bridge.config import Command, Config, Limits, Timing
+from bridge.config import Command, Config, Downstream, Limits, Timing
 from bridge.core.lines import Overlong
 from bridge.downstream import stdio
 from bridge.downstream.stdio import StdioPort
 from bridge.errors import ServerFault
+from bridge.relay import Relay
 
 PARSE, INVALID, UNKNOWN, PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
 BATCHING = "2025-03-26"
@@ -116,21 +118,28 @@ def _text(message: Json | list[Json] | bytes) -> bytes:
 async def wrapped(
     *, source: ScriptedSource | None = None, limits: Limits | None = None, timing: Timing | None = None
 ) -> AsyncIterator[Client]:
-    config = Config(upstream=Command(argv=("s",)), limits=limits or Limits(), timing=timing or Timing())
+    config = Config(
+        upstream=Command(argv=("s",)),
+        downstream=Downstream.STDIO,
+        limits=limits or Limits(),
+        timing=timing or Timing(),
+    )
     source = source or ScriptedSource()
     (stdin, writing), (reading, stdout) = socket.socketpair(), socket.socketpair()
-    port = StdioPort(config, source, stdin.detach(), stdout.detach())
-    _, writer = await asyncio.open_connection(sock=writing)
-    reader, other = await asyncio.open_connection(sock=reading)
-    serving = asyncio.create_task(port.serve())
-    client = Client(port, source, reader, writer, serving)
-    try:
-        yield client
-    finally:
-        await client.close()
-        writer.close()
-        other.close()
-        assert serving.cancelled() or serving.exception() is None
+    async with Relay(config, source) as relay:
+        both_eras(relay)
+        port = StdioPort(relay, stdin.detach(), stdout.detach())
+        _, writer = await asyncio.open_connection(sock=writing)
+        reader, other = await asyncio.open_connection(sock=reading)
+        serving = asyncio.create_task(port.serve())
+        client = Client(port, source, reader, writer, serving)
+        try:
+            yield client
+        finally:
+            await client.close()
+            writer.close()
+            other.close()
+            assert serving.cancelled() or serving.exception() is None
 
 
 async def settled() -> None:
@@ -156,9 +165,12 @@ async def test_enveloped_request_passes_as_it_is_whatever_came_before() -> None:
         assert first.raw == dump({"jsonrpc": "2.0", **modern(1, "tools/list")})
         server.answers(first, {"tools": []})
         assert await client.hears() == {"id": 1, "result": {"tools": []}}
-        server.answers(await client.calls(server, initialize()), initialized())
+        client.says(initialize())
+        other = await client.source.next()
+        other.answers(await other.hears("initialize"), initialized())
         await client.hears()
         await client.calls(server, modern(2, "tools/list"))
+        assert not other.unread, "each era has a server process of its own"
 
 
 @pytest.mark.spec("SS-8")
@@ -166,11 +178,13 @@ async def test_initialize_after_an_unanswered_probe_opens_a_session() -> None:
     async with wrapped() as client:
         server = await client.source.next()
         probe = await client.calls(server, modern("probe", "server/discover"))
-        server.answers(await client.calls(server, initialize()), initialized())
+        client.says(initialize())
+        other = await client.source.next()
+        other.answers(await other.hears("initialize"), initialized())
         assert (await client.hears())["id"] == 0
         server.refuses(probe)
         assert await client.refused("probe") == UNKNOWN
-        await client.calls(server, request(1, "tools/list"))
+        await client.calls(other, request(1, "tools/list"))
 
 
 @pytest.mark.spec("EV-3")
@@ -759,10 +773,11 @@ async def test_calls_in_flight_when_it_is_closed_are_answered_with_an_error() ->
 
 async def test_client_that_hung_up_is_noticed_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "_CHECK", 0.01)
-    config = Config(upstream=Command(argv=("s",)))
+    config = Config(upstream=Command(argv=("s",)), downstream=Downstream.STDIO)
     (stdin, writing), (reading, stdout) = os.pipe(), os.pipe()
-    port = StdioPort(config, ScriptedSource(), stdin, stdout)
-    os.close(reading)
-    await asyncio.wait_for(port.serve(), LIMIT)
-    await port.close()
+    async with Relay(config, ScriptedSource()) as relay:
+        port = StdioPort(relay, stdin, stdout)
+        os.close(reading)
+        await asyncio.wait_for(port.serve(), LIMIT)
+        await port.close()
     os.close(writing)

@@ -27,7 +27,6 @@ CHILDREN = Path(__file__).parent / "children"
 ROOT = Path(__file__).parents[2]
 START_LIMIT = 20.0
 STOP_LIMIT = 30.0
-LOG_LIMIT = 5.0
 
 _URL = re.compile(r"https?://(?:127\.0\.0\.1|\[::1\]):(\d+)/\S*")
 _FAULTS = ("Traceback", "never retrieved", "Unhandled")
@@ -58,7 +57,7 @@ class Bridge:
     url: str = ""
     port: int = 0
     log: list[str] = field(default_factory=list)
-    """Lines of its stderr so far."""
+    """Lines of its stderr so far. What it said before an answer may come here after that."""
     expect_clean: bool = True
     """False where a child itself writes what would pass for an exception of the bridge."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -84,7 +83,7 @@ class Bridge:
             return next((line for line in self.log if text in line), None)
 
         with self._changed:
-            self._changed.wait_for(lambda: found() or self._ended, LOG_LIMIT)
+            self._changed.wait_for(lambda: found() or self._ended, START_LIMIT)
         line = found()
         assert line is not None, f"never logged: {text}\n{self.tail()}"
         return line
@@ -109,10 +108,13 @@ class Bridge:
         assert not (faults and self.expect_clean), f"{faults}\n{self.tail()}"
 
     def expect_end(self, status: int) -> None:
+        """It ends with this status, and all that it said is in the log."""
         try:
             found = self.process.wait(STOP_LIMIT)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {STOP_LIMIT} s\n{self.tail()}") from None
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._ended, STOP_LIMIT), "its stderr is still open"
         assert found == status, f"exit status {found}\n{self.tail()}"
 
     def _left(self, family: set[Process]) -> set[Process]:

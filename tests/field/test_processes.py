@@ -39,6 +39,7 @@ async def serving(command: Sequence[str], *options: str, **more: object) -> Asyn
         yield bridge
         if bridge.process.returncode is None:
             await bridge.stop()
+        await bridge.status()  # all that it said is there
         assert not [line for line in bridge.log if "Traceback" in line], bridge.tail()
 
 
@@ -361,6 +362,7 @@ async def test_server_that_is_loud_on_stderr_is_served_and_logged_within_bounds(
         peer = await connect(bridge.port)
         assert await text(peer, "echo", text="hi") == "hi"
         await text(peer, "write_stderr", text="the last of it\n") if how != "closes stderr" else None
+        await bridge.stop()
         assert sum(map(len, bridge.log)) < 512 * 1024
         assert all(line.isprintable() for line in bridge.log)
 
@@ -405,11 +407,9 @@ async def test_bridge_whose_own_stderr_nobody_reads_goes_on(how: str, size: int)
             while True:
                 os.write(writing, b"x" * 4096)
         os.set_blocking(writing, True)
-        port = free_port()
         options = ("--log-level", "debug", "--warm", "0")
-        async with launched([*SERVER, how, str(size)], *options, stderr=writing, port=port) as bridge:
-            await until_healthy(port)
-            peer = await connect(port)
+        async with launched([*SERVER, how, str(size)], *options, stderr=writing) as bridge:
+            peer = await connect(await until_listening(bridge))
             for number in range(200):
                 await text(peer, "write_stderr", text="x" * 200 + "\n", times=20)
                 assert await text(peer, "echo", text=f"{number}") == f"{number}"
@@ -425,31 +425,19 @@ async def test_bridge_whose_own_stderr_nobody_reads_goes_on(how: str, size: int)
 @pytest.mark.case("CP-06")
 async def test_bridge_whose_stderr_is_closed_by_its_reader_goes_on() -> None:
     reading, writing = os.pipe()
-    port = free_port()
-    async with launched([*SERVER, "floods stderr", "100000"], stderr=writing, port=port) as bridge:
+    async with launched([*SERVER, "floods stderr", "100000"], stderr=writing) as bridge:
         os.close(writing)
         os.close(reading)
-        await until_healthy(port)
-        peer = await connect(port)
+        peer = await connect(await until_listening(bridge))
         assert await text(peer, "echo", text="hi") == "hi"
         bridge.process.terminate()
         assert await bridge.process.wait() == 0
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    assert isinstance(port, int)
-    return port
-
-
-async def until_healthy(port: int) -> None:
-    async with asyncio.timeout(LIMIT):
-        while True:
-            with suppress(ConnectionError):
-                if (await ask(port, "GET", [], path="/healthz")).status == 200:
-                    return
-            await asyncio.sleep(0.02)
+async def until_listening(bridge: Bridge) -> int:
+    """The port of a bridge whose stderr nobody reads: it cannot say it, and none is free for sure."""
+    await machine.eventually(lambda: machine.ports(bridge.pid), lambda: "it does not listen")
+    return machine.ports(bridge.pid)[0]
 
 
 # CP-07
@@ -604,7 +592,7 @@ async def test_server_that_exits_before_initialize_is_quoted_to_its_client(model
         assert "cannot find the database" in answer.error["message"]
         assert answer.error["data"]["exitCode"] == 3
         assert "mcp-session-id" not in answer.headers
-        assert "cannot find the database" in "\n".join(bridge.log)
+        await bridge.until_said("cannot find the database")
         assert (await ask(bridge.port, "GET", [], path="/readyz")).status == 503
         assert (await ask(bridge.port, "GET", [], path="/healthz")).status == 200
 

@@ -603,17 +603,34 @@ class TestProgress:
 
     @pytest.mark.case("ID-07")
     async def test_progress_after_the_answer_or_a_cancellation_reaches_nobody(self, bridge: Bridge) -> None:
-        name = gate()
+        ended, cancelled = gate(), gate()
         async with session(bridge.port) as client, client.listening() as stream:
             await stream.head()
-            await client.run(progress(1), text("done"), progress(2), token="t")
-            async with client.posted(run(7, {"wait": name}, progress(3), token="t")) as posted:
-                await running_at(client, name)
+            await client.run(progress(1), text("done"), {"wait": ended}, progress(2), token="t")
+            await client.open(ended)
+            async with client.posted(run(7, {"wait": cancelled}, progress(3), token="u")) as posted:
+                await running_at(client, cancelled)
                 await client.cancel(7)
                 assert (await posted.answer()).messages == []
-            await client.open(name)
+            await client.open(cancelled)
             await client.run(line(notification("notifications/next")))
             assert (await stream.message())["method"] == "notifications/next"
+
+    @pytest.mark.case("ID-07")
+    async def test_late_progress_is_not_taken_for_that_of_a_new_call_with_its_token(
+        self, bridge: Bridge
+    ) -> None:
+        """A client may use a token again as soon as it has its answer, and a server may be late."""
+        late, new = gate(), gate()
+        async with session(bridge.port) as client:
+            await client.run(text("old"), {"wait": late}, progress(1), token="t")
+            async with client.posted(run(7, {"wait": new}, progress(2), token="t"), SSE_ONLY) as posted:
+                await running_at(client, new)
+                await client.open(late)
+                await client.open(new)
+                note, last = (await posted.answer()).messages
+                assert note["params"] == {"progressToken": "t", "progress": 2}
+                assert said(last["result"]) == "done"
 
     @pytest.mark.case("ID-07")
     async def test_clients_own_progress_reaches_the_server(self, own: Bridge) -> None:

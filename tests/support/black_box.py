@@ -28,7 +28,11 @@ MARK = "BLACK_BOX"
 
 @dataclass(slots=True, kw_only=True)
 class Bridge:
-    """One bridge. `mark` is in the environment of its servers, and of nothing else."""
+    """One bridge. `mark` is in the environment of its servers, and of nothing else.
+
+    Its `log` is read while it runs: what it said is there once `until_said` or `status` has come back,
+    and perhaps not yet when a client has its answer.
+    """
 
     process: Process
     mark: str
@@ -96,11 +100,15 @@ class Bridge:
         )
 
     async def status(self, limit: float = LIMIT) -> int:
-        """Its exit status, once it has ended."""
+        """Its exit status, once it has ended and all that it said is in the log."""
         try:
-            return await asyncio.wait_for(self.process.wait(), limit)
+            async with asyncio.timeout(limit):
+                status = await self.process.wait()
+                if self.reading is not None:
+                    await asyncio.shield(self.reading)
         except TimeoutError:
             raise AssertionError(f"still running after {limit} s\n{self.tail()}") from None
+        return status
 
     async def stop(self, limit: float = LIMIT) -> None:
         """SIGTERM ends it with status 0, and its whole family with it."""

@@ -74,6 +74,23 @@ def descriptors(pid: int) -> int:
     return len(list((PROC / str(pid) / "fd").iterdir()))
 
 
+def opened(pid: int) -> set[str]:
+    """What its open descriptors lead to, as /proc spells it: `pipe:[INODE]`, `socket:[INODE]`, a path."""
+    found = set()
+    for entry in (PROC / str(pid) / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(entry.readlink()))
+    return found
+
+
+def ports(pid: int) -> list[int]:
+    """The TCP ports that it listens on, of IPv4."""
+    held = opened(pid)
+    rows = [line.split() for line in (PROC / str(pid) / "net" / "tcp").read_text().splitlines()[1:]]
+    # Local address, state (0A: listening) and inode are columns of proc(5), /proc/net/tcp.
+    return [int(row[1][-4:], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in held]
+
+
 def threads(pid: int) -> int:
     return len(list((PROC / str(pid) / "task").iterdir()))
 

@@ -16,9 +16,10 @@ from aiohttp.web import BaseRequest, StreamResponse
 from field.raw import BOTH, Answer, Exchange, dial, head_of
 
 from bridge.config import Access, Command, Config, Limits, Listen, ProcessModel, Timing
+from bridge.core.message import result
 from bridge.downstream.listener import Served, serve
 from bridge.downstream.streamable_http import StreamableHttp
-from bridge.era.revisions import MODERN_VERSIONS
+from bridge.era.revisions import MODERN_VERSIONS, Era
 from bridge.relay import Relay
 from support.scripted_server import LIMIT, Heard, Id, Json, ScriptedServer, ScriptedSource, dump
 
@@ -29,6 +30,13 @@ SUBSCRIPTION = f"{PREFIX}subscriptionId"
 UNHURRIED = Timing(commit=3600.0, commit_modern=3600.0, keepalive=3600.0, session_idle=3600.0)
 """No timer of the bridge's own plays a part."""
 _NAMES = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+
+
+def both_eras(relay: Relay) -> None:
+    """Let it be known that the server speaks both eras, so that it is not asked."""
+    versions = {"supportedVersions": [MODERN, LATEST], "capabilities": {}, "resultType": "complete"}
+    relay.eras.learn(result(0, dump(versions)), exited=False)
+    relay.eras.initialised()
 
 
 def request(request_id: Id, method: str, **params: object) -> Json:
@@ -231,11 +239,14 @@ async def bridged(
     limits: Limits | None = None,
     timing: Timing = UNHURRIED,
     access: Access | None = None,
+    era: Era | None = None,
+    known: bool = True,
     proven: bool = True,
 ) -> AsyncIterator[Bridge]:
     """The bridge at work, without the gate that holds callers against `access`.
 
-    If `proven`, it needs no evidence of its own that the server works.
+    `era` is the one to speak to the server, as in the configuration; else it is `known` that the
+    server speaks both. If `proven`, the bridge needs no evidence of its own that the server works.
     """
     config = Config(
         upstream=Command(argv=("script",)),
@@ -243,6 +254,7 @@ async def bridged(
         limits=limits or Limits(),
         timing=timing,
         access=access or Access(),
+        era=era,
     )
     loop, faults = asyncio.get_running_loop(), _Faults()
     loop.set_exception_handler(faults.hear)
@@ -252,6 +264,8 @@ async def bridged(
         async with AsyncExitStack() as stack:
             source = ScriptedSource()
             relay = Relay(config, source)
+            if era is None and proven:
+                both_eras(relay)
             bridge = Bridge(config, relay, source, stack)
             endpoint = StreamableHttp(relay)
             served = await serve(

@@ -72,6 +72,9 @@ class ScriptedServer:
     async def drained(self) -> None:
         await self._reads.wait()
 
+    async def awake(self) -> None:
+        pass
+
     def pause(self) -> None:
         self.paused = True
 

@@ -1,0 +1,233 @@
+"""The upstream sessions of a legacy server that modern clients share.
+
+A modern client has no session, a legacy server has nothing else. Here is decided which upstream
+session serves which request: one for each subject and each set of capabilities, opened at the
+first need, kept while it is used, within limits. What is translated on it is the layer's matter
+(`era.modern_to_legacy`), and how a server is started the relay's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+import anyio
+from msgspec import Raw
+
+from bridge import __version__
+from bridge.config import Command, Config, Isolation, WhenFull
+from bridge.core.correlate import LISTEN
+from bridge.core.message import Request, Response, local_error, notification
+from bridge.core.splice import joined, quote
+from bridge.era.capabilities import EVERYTHING, NOTHING, Capabilities, Open, choose
+from bridge.era.envelope import Envelope
+from bridge.era.modern_to_legacy import ModernToLegacy
+from bridge.era.opened import Opened
+from bridge.era.revisions import LATEST_LEGACY, Era
+from bridge.era.suspend import Calls, Elsewhere
+from bridge.era.terms import Declare
+from bridge.errors import PoolFull, UpstreamVersion
+from bridge.kept import Keeper, Kept
+from bridge.link import Caller, Link
+
+log = logging.getLogger("bridge.crossing")
+
+DISCOVER: Final = "server/discover"
+_CLIENT: Final = quote({"name": "mcp-bridge", "version": __version__})
+
+
+class Host(Keeper, Protocol):
+    """What the relay does for the upstream sessions."""
+
+    async def open(self, *, fresh: bool, era: Era) -> Link:
+        """A link on which nothing was asked. Raises ServerFault."""
+
+    async def handshake(self, caller: Caller, params: bytes) -> bytes:
+        """The InitializeResult. Raises ServerFault, and EraChanged if the server turned out to be modern."""
+
+
+class _Session:
+    """One upstream session, from the first need on."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.layer: ModernToLegacy[Link] | None = None
+        self.last = 0.0
+        """When it was last asked for, on the loop's clock."""
+        self.wanted = 0
+        """How many wait for it to be opened."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it can be closed without harm to anybody (§2 Life)."""
+        link = self.kept.last
+        if self.wanted:
+            return False
+        return link is None or self.layer is None or not (link.in_flight or self.layer.busy)
+
+
+class Crossing:
+    def __init__(self, host: Host, config: Config, calls: Calls[Link]) -> None:
+        self._host = host
+        self._config, self._terms = config, config.terms
+        self._calls = calls
+        self._held: dict[tuple[str, bytes], dict[Capabilities, _Session]] = {}
+        """By subject and forwarded identity; of one subject least recently used first."""
+        limits = config.limits
+        child = isinstance(config.upstream, Command)
+        self._each = limits.upstreams_per_subject or (2 if child else 4)
+
+    async def link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
+        """The upstream session for a request; the answer, if it names a call that cannot be gone on with.
+
+        Raises ServerFault; PoolFull if there is no room for one more.
+        """
+        found = self._calls.find(asked, subject)
+        if found is not None:
+            return found
+        envelope = Envelope.read(asked.params)
+        wanted = self._declared(envelope)
+        if self._config.isolation is Isolation.REQUEST:
+            return await self._open(NOTHING, _CLIENT, None)
+        shared = self._config.isolation is Isolation.SHARED
+        identity = _CLIENT
+        if self._terms.forward_identity and envelope.client:
+            identity = bytes(envelope.client)
+        session = await self._session("" if shared else subject, identity, wanted, asked.method)
+        session.wanted += 1
+        try:
+            return await session.kept.get()
+        finally:
+            session.wanted -= 1
+
+    def _declared(self, envelope: Envelope) -> Capabilities:
+        match self._terms.declare:
+            case Declare.EXACT:
+                return Capabilities.read(envelope.capabilities)
+            case Declare.SUPERSET:
+                return EVERYTHING
+            case Declare.NONE:
+                return NOTHING
+
+    # Which one
+
+    async def _session(self, subject: str, identity: bytes, wanted: Capabilities, method: str) -> _Session:
+        mine = self._held.setdefault((subject, identity), {})
+        while True:
+            wanted = self._preferred(mine, wanted, method)
+            choice = choose({one: session.idle for one, session in mine.items()}, wanted, self._each)
+            if not isinstance(choice, Open):
+                session = mine.pop(choice.fingerprint)
+                mine[choice.fingerprint] = session  # used last
+                break
+            if choice.close is not None:
+                self._let_go(mine, choice.close)
+            if self._has_room():
+                session = mine[choice.fingerprint] = self._made(choice.fingerprint, identity)
+                break
+            await self._make_room()
+        session.last = asyncio.get_running_loop().time()
+        return session
+
+    @staticmethod
+    def _preferred(mine: dict[Capabilities, _Session], wanted: Capabilities, method: str) -> Capabilities:
+        """What asks nothing of a client's capabilities takes the session that is there (§3.2, §3.13)."""
+        if wanted in mine:
+            return wanted
+        if method == LISTEN and NOTHING in mine:
+            return NOTHING
+        if method == DISCOVER:
+            return next((one for one, session in reversed(mine.items()) if session.kept.live), wanted)
+        return wanted
+
+    def _made(self, declared: Capabilities, identity: bytes) -> _Session:
+        session: _Session
+        session = _Session(Kept(self._host, lambda: self._open(declared, identity, session)))
+        return session
+
+    async def _open(self, declared: Capabilities, identity: bytes, session: _Session | None) -> Link:
+        link = await self._host.open(fresh=True, era=Era.LEGACY)
+        try:
+            caller = Caller(link)
+            result = await self._host.handshake(caller, _initialize(declared, identity))
+            opened = Opened.read(Raw(result))
+        except ValueError as fault:
+            self._host.discard(link)
+            raise UpstreamVersion(f"The server speaks no revision that the bridge knows: {fault}") from fault
+        except BaseException:
+            self._host.discard(link)
+            raise
+        caller.tell(notification("notifications/initialized"))
+        link.leave(caller)
+        layer: ModernToLegacy[Link] = ModernToLegacy(opened, declared, self._calls, link, self._terms, link)
+        link.insert(layer)
+        if session is not None:
+            session.layer = layer
+        log.info("%s: opened for modern clients, declaring %s", link.label, declared.declared().decode())
+        return link
+
+    # Room
+
+    def _has_room(self) -> bool:
+        return sum(len(mine) for mine in self._held.values()) < self._config.limits.upstreams
+
+    async def _make_room(self) -> None:
+        """Let the least recently used idle session of anybody go, or wait for one, or refuse."""
+        idle = [
+            (session.last, mine, one)
+            for mine in self._held.values()
+            for one, session in mine.items()
+            if session.idle
+        ]
+        if idle:
+            _, mine, one = min(idle, key=lambda entry: entry[0])
+            self._let_go(mine, one)
+            return
+        full = PoolFull("Every server process is in use by somebody else", retry_after=1.0)
+        if self._config.when_full is WhenFull.REFUSE:
+            raise full
+        with anyio.move_on_after(self._config.timing.queue) as patience:
+            while not self._has_idle():  # noqa: ASYNC110  # what becomes idle does not tell
+                await anyio.sleep(_LOOK)
+        if patience.cancelled_caught:
+            raise full
+
+    def _has_idle(self) -> bool:
+        return any(session.idle for mine in self._held.values() for session in mine.values())
+
+    def _let_go(self, mine: dict[Capabilities, _Session], one: Capabilities) -> None:
+        mine.pop(one).kept.let_go()
+
+    def expire(self, oldest: float) -> None:
+        """Let go of what was not asked for since then and is idle."""
+        for mine in self._held.values():
+            for one in [one for one, session in mine.items() if session.idle and session.last <= oldest]:
+                self._let_go(mine, one)
+        self._held = {key: mine for key, mine in self._held.items() if mine}
+
+    def end(self) -> None:
+        """The server is of another era now: end every upstream session."""
+        held, self._held = self._held, {}
+        for mine in held.values():
+            for session in mine.values():
+                session.kept.let_go()
+
+
+def _initialize(declared: Capabilities, identity: bytes) -> bytes:
+    return joined(
+        (
+            ("protocolVersion", quote(LATEST_LEGACY)),
+            ("capabilities", declared.declared()),
+            ("clientInfo", identity),
+        )
+    )
+
+
+def unavailable_call(asked: Request) -> Response:
+    """What a retry is told whose call lives in another process that cannot be reached."""
+    return local_error(asked.id, "The call is held by another replica of the bridge", "call_elsewhere")
+
+
+_LOOK: Final = 0.05
+"""Seconds between two looks for an idle session, while a request waits for one."""

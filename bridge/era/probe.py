@@ -1,0 +1,262 @@
+"""Which eras a server knows: what its answers say of it, and for how long that is believed.
+
+Two sides, each yes, no or unknown: whether it answers `server/discover`, and whether it can be
+initialized. Decides what an answer means and when to look again; who asks, and on which
+connection, is the relay's matter. Answers "Versioning and Backward Compatibility" of 2026-07-28
+and section 6 of the design.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from bridge.core.message import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Response
+from bridge.core.splice import joined, quote
+from bridge.era.envelope import CAPABILITIES, CLIENT, VERSION
+from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
+
+_MISMATCH: Final = -32020
+_CAPABILITY: Final = -32021
+_UNSUPPORTED: Final = -32022
+_OLD_STATUS: Final = frozenset({400, 404, 405, 406, 415, 422})
+"""What a server that knows no modern request may answer to its POST (§6.2)."""
+
+BELIEVED: Final = 24 * 3600.0
+"""Seconds until what was found out is doubted."""
+AGAIN: Final = 30.0
+"""Seconds between two looks because of a doubt."""
+_FLAPPING: Final = 3
+_FLAPPING_TIME: Final = 600.0
+
+
+class Modern(msgspec.Struct, frozen=True):
+    """It knows the modern era; `legacy` is None where it does not say whether it knows the other too."""
+
+    legacy: bool | None
+
+
+class Legacy(msgspec.Struct, frozen=True):
+    """It does not."""
+
+
+class Again(msgspec.Struct, frozen=True):
+    """It does, in this version: ask once more with it."""
+
+    version: str
+
+
+class Incompatible(msgspec.Struct, frozen=True):
+    """It knows no version that the bridge knows."""
+
+    theirs: tuple[str, ...]
+
+
+class Undecided(msgspec.Struct, frozen=True):
+    """It could not be asked, or something on the way answered in its place."""
+
+    why: str
+
+
+Verdict = Modern | Legacy | Again | Incompatible | Undecided
+
+
+class _Data(msgspec.Struct):
+    origin: str = ""
+    reason: str = ""
+    status: int | None = msgspec.field(name="httpStatus", default=None)
+    supported: list[str] = msgspec.field(default_factory=list)
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    message: str = ""
+    data: Raw = Raw(b"{}")
+
+
+class _Discovered(msgspec.Struct):
+    versions: list[str] = msgspec.field(name="supportedVersions")
+
+
+def judged(response: Response | None) -> Verdict:
+    """What an answer to `server/discover` says; None stands for silence."""
+    if response is None:
+        return Legacy()
+    if response.result is not UNSET:
+        return _discovered(response.result)
+    said, data = _read(response)
+    if data.origin == "bridge":
+        return _failed(said, data)
+    match said.code:
+        case code if code == _UNSUPPORTED:
+            return _unsupported(data.supported)
+        case code if code in (_MISMATCH, _CAPABILITY):
+            return Modern(legacy=None)
+        case _:
+            return Legacy()
+
+
+def _discovered(result: Raw) -> Verdict:
+    try:
+        versions = msgspec.json.decode(result, type=_Discovered).versions
+    except msgspec.DecodeError:
+        return Legacy()
+    if not any(version in MODERN_VERSIONS for version in versions):
+        return Legacy()
+    return Modern(legacy=any(version in LEGACY_VERSIONS for version in versions))
+
+
+def _unsupported(theirs: Sequence[str]) -> Verdict:
+    common = [version for version in MODERN_VERSIONS if version in theirs]
+    if common:
+        return Again(common[-1])
+    known = any(version in LEGACY_VERSIONS for version in theirs)
+    return Legacy() if known else Incompatible(tuple(theirs))
+
+
+def _failed(said: _Error, data: _Data) -> Verdict:
+    """An error of the bridge's own: nobody answered, or not in JSON-RPC."""
+    if data.status in _OLD_STATUS or (data.status is None and data.reason == "upstream_invalid_answer"):
+        return Legacy()
+    return Undecided(said.message)
+
+
+def refused(response: Response) -> bool:
+    """Whether a refusal of `initialize` may mean that the server is modern only."""
+    if response.error is UNSET:
+        return False
+    said, data = _read(response)
+    if data.origin == "bridge":
+        return data.status in (400, 404)
+    return said.code in (_UNSUPPORTED, _MISMATCH, METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS)
+
+
+def _read(response: Response) -> tuple[_Error, _Data]:
+    try:
+        said = msgspec.json.decode(response.error or b"{}", type=_Error)
+    except msgspec.DecodeError:
+        return _Error(), _Data()
+    try:
+        return said, msgspec.json.decode(said.data, type=_Data)
+    except msgspec.DecodeError:
+        return said, _Data()
+
+
+def discovery(version: str, client: bytes) -> bytes:
+    """The params of the bridge's own `server/discover`; `client` is its clientInfo as JSON text."""
+    meta = joined(((VERSION, quote(version)), (CLIENT, client), (CAPABILITIES, b"{}")))
+    return b'{"_meta":%b}' % meta
+
+
+class Eras:
+    """What is known of one server. `configured` settles it; `clock` gives seconds, `warn` is told."""
+
+    def __init__(
+        self, configured: Era | None, clock: Callable[[], float], warn: Callable[[str], None]
+    ) -> None:
+        self._configured = configured
+        self._warn = warn
+        self._clock = clock
+        self._modern: bool | None = None
+        self._legacy: bool | None = None
+        self._at = clock()
+        self._doubted: float | None = None
+        self._changes: deque[float] = deque(maxlen=_FLAPPING)
+        self._dies = False
+        """Whether it once exited because it was asked."""
+        self.fault: str | None = None
+        """Why the last look found nothing out; None if it did."""
+
+    @property
+    def probing(self) -> bool:
+        """Whether it is to be asked: not where that was told, nor where the question kills it."""
+        return self._configured is None and not self._dies
+
+    def speak(self, client: Era) -> Era | None:
+        """The era to speak to the server for such a client; None while that is not known.
+
+        That of the client, where the server knows it or nobody knows better; the other where not.
+        """
+        if self._configured is not None:
+            return self._configured
+        if self._clock() - self._at > BELIEVED:
+            self._modern, self._at = None, self._clock()
+        if client is Era.MODERN:
+            return None if self._modern is None else Era.MODERN if self._modern else Era.LEGACY
+        if self._legacy is False and self._modern:
+            return Era.MODERN
+        return Era.LEGACY if self._legacy else None
+
+    def learn(self, response: Response | None, *, exited: bool) -> str | None:
+        """Draw the consequence of an answer to `server/discover`; a version to ask with once more, if any."""
+        self.fault = None
+        if exited:
+            self._dies = True
+            self._settle(modern=False)
+            return None
+        match judged(response):
+            case Modern(legacy):
+                self._settle(modern=True)
+                self._legacy = self._legacy if legacy is None else legacy
+            case Legacy():
+                self._settle(modern=False)
+            case Again(version):
+                return version
+            case Incompatible(theirs):
+                ours = ", ".join((*LEGACY_VERSIONS, *MODERN_VERSIONS))
+                self.fault = f"The server speaks {', '.join(theirs) or 'nothing'}; the bridge speaks {ours}"
+            case Undecided(why):
+                self.fault = why
+        return None
+
+    def _settle(self, *, modern: bool) -> None:
+        now = self._clock()
+        if self._modern is not None and self._modern is not modern:
+            self._changes.append(now)
+        flapping = len(self._changes) == _FLAPPING and now - self._changes[0] < _FLAPPING_TIME
+        if flapping and modern:
+            self._warn("the server's era keeps changing; it is taken for a legacy one")
+        self._modern, self._at = modern and not flapping, now
+
+    def initialised(self) -> None:
+        """It was initialized."""
+        self._legacy = True
+
+    def refused_initialize(self) -> bool:
+        """It could not be initialized; whether that is because it is modern only."""
+        if self._modern and not self._legacy:
+            self._legacy = False
+        return self._modern is True and self._legacy is False
+
+    def may_be_modern(self, response: Response) -> bool:
+        """Whether to ask a server that refused `initialize` for its modern side."""
+        if self._configured is not None or self._legacy or self._modern is False:
+            return False
+        return refused(response)
+
+    def doubt(self, method: str, response: Response, spoken: Era) -> bool:
+        """Whether an error shows that the server changed its era (§6.3); then it is to be asked again."""
+        if self._configured is not None or not _doubtful(method, response, spoken):
+            return False
+        now = self._clock()
+        if self._doubted is not None and now - self._doubted < AGAIN:
+            return False
+        self._doubted = now
+        self._modern = self._legacy = None
+        self._dies = False
+        return True
+
+
+def _doubtful(method: str, response: Response, spoken: Era) -> bool:
+    if response.error is UNSET:
+        return False
+    said, data = _read(response)
+    if data.origin == "bridge":
+        return spoken is Era.MODERN and data.status in (400, 404, 405)
+    if spoken is Era.MODERN:
+        return method == "server/discover" and said.code == METHOD_NOT_FOUND
+    return said.code in (_UNSUPPORTED, _MISMATCH)
