@@ -55,8 +55,12 @@ class Outlet(Protocol):
     def answer(self, response: Response) -> None:
         """The answer; nothing follows."""
 
-    def push(self, note: Notification) -> None:
-        """A message before the answer."""
+    @property
+    def waiting(self) -> int:
+        """How many of its messages were not begun to be sent."""
+
+    def push(self, note: Notification, *, once: bool = False) -> None:
+        """A message before the answer; with `once` not if the same waits to be sent."""
 
     def end(self, answered: Response | None = None) -> None:
         """The server ended a subscription: there will be no answer, or this one and its end is told."""
@@ -130,15 +134,22 @@ class ModernCaller:
         self._outlet.answer(_unshared(response) if self._private else response)
 
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
-        if exchange is None:
+        if exchange is None or self._over:
             return
-        if note.method == _ACKNOWLEDGED:
-            if self._acknowledged:
-                for told in resumed(note, self._asked.id):
-                    self._outlet.push(told)
-                return
-            self._acknowledged = True
-        self._outlet.push(note)
+        if self.method == LISTEN and self._link is not None and self._link.era is Era.LEGACY:
+            self._changed(note)
+        else:
+            self._outlet.push(note)
+
+    def _changed(self, note: Notification) -> None:
+        """What equals a change that the client did not take yet tells nothing new (§3.13)."""
+        again = note.method == _ACKNOWLEDGED and self._acknowledged
+        self._acknowledged |= note.method == _ACKNOWLEDGED
+        for told in resumed(note, self._asked.id) if again else [note]:
+            self._outlet.push(told, once=True)
+        if self._outlet.waiting > self._relay.config.terms.backlog:
+            self._over = True
+            self._outlet.end(closing(self._asked.id))
 
     def questioned(self, question: Question, request: Request) -> None:
         """Never: the link drops a modern server's requests, and the translation a legacy one's."""

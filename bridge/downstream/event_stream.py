@@ -83,9 +83,14 @@ class EventStream(StreamResponse):
             self._send(b"", last=True)
             await self._drained()
 
-    def push(self, data: bytes) -> None:
-        """Add to what `run` sends. Dropped when the stream is over."""
-        if self._over or self._finishing:
+    @property
+    def waiting(self) -> int:
+        """Events pushed that `run` did not begin to send."""
+        return len(self._pending)
+
+    def push(self, data: bytes, *, once: bool = False) -> None:
+        """Add to what `run` sends, with `once` if the same does not wait there. Dropped when it is over."""
+        if self._over or self._finishing or (once and data in self._pending):
             return
         self._pending.append(data)
         self.pending_bytes += len(data)

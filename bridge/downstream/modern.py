@@ -74,8 +74,12 @@ class HttpOutlet:
     def answer(self, response: Response) -> None:
         self._reply.answer(line_safe(response.raw), _status(response))
 
-    def push(self, note: Notification) -> None:
-        self._reply.push(line_safe(note.raw))
+    @property
+    def waiting(self) -> int:
+        return self._reply.waiting
+
+    def push(self, note: Notification, *, once: bool = False) -> None:
+        self._reply.push(line_safe(note.raw), once=once)
 
     def end(self, answered: Response | None = None) -> None:
         if answered is None:

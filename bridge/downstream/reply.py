@@ -94,10 +94,15 @@ class Reply:
 
     # From the port
 
-    def push(self, payload: bytes) -> None:
-        """A message before the answer."""
+    @property
+    def waiting(self) -> int:
+        """Events that nobody began to send."""
+        return len(self._events) if self._stream is None else self._stream.waiting
+
+    def push(self, payload: bytes, *, once: bool = False) -> None:
+        """A message before the answer; with `once` not if the same waits to be sent."""
         if self.carries:
-            self._write(payload)
+            self._write(payload, once=once)
 
     def answer(self, payload: bytes, status: int = 200) -> None:
         """An answer; with the last one expected the reply is finished."""
@@ -137,15 +142,15 @@ class Reply:
         self._answers.clear()
         self._tell()
 
-    def _write(self, payload: bytes) -> None:
+    def _write(self, payload: bytes, *, once: bool) -> None:
         if not self.streaming:
             self._begin()
-        self._buffer(self.encode(payload))
+        self._buffer(self.encode(payload), once=once)
 
-    def _buffer(self, event: bytes) -> None:
+    def _buffer(self, event: bytes, *, once: bool = False) -> None:
         if self._stream is not None:
-            self._stream.push(event)
-        elif not self._gone:
+            self._stream.push(event, once=once)
+        elif not self._gone and not (once and event in self._events):
             self._events.append(event)
 
     def _count(self) -> None:

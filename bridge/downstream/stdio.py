@@ -470,7 +470,12 @@ class ModernRequest:
         self._port.write(response.raw)
         self.caller.leave()
 
-    def push(self, note: Notification) -> None:
+    @property
+    def waiting(self) -> int:
+        """Nothing: a client that does not read stops the server from being read."""
+        return 0
+
+    def push(self, note: Notification, *, once: bool = False) -> None:
         self.streaming = True
         self._port.write(note.raw)
 

@@ -73,7 +73,7 @@ class Unusable(ServerFault):
 
 
 class Broken(Unreachable):
-    """An answer that broke off or ended before it was whole: what was asked may have been done."""
+    """A stream that broke off or ended before the answer: what was asked may have been done."""
 
     reason = "upstream_lost"
 
@@ -122,17 +122,14 @@ async def read_answer(
 
 
 async def whole_body(response: ClientResponse, limit: int) -> bytes:
-    """Raises Unusable if it has more than `limit` bytes, and Broken if it breaks off."""
+    """Raises Unusable if it has more than `limit` bytes."""
     parts: list[bytes] = []
     size = 0
-    try:
-        async for part in response.content.iter_any():
-            size += len(part)
-            if size > limit:
-                raise Unusable(f"The server's answer has more than {limit} bytes, the limit")
-            parts.append(part)
-    except (ClientError, OSError) as fault:
-        raise Broken("The server's answer broke off") from fault
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > limit:
+            raise Unusable(f"The server's answer has more than {limit} bytes, the limit")
+        parts.append(part)
     return b"".join(parts)
 
 

@@ -327,7 +327,7 @@ class Crossing(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let everything come to its end, one way or the other: nothing is left, and nobody waits."""
         self.look()
-        for _ in range(50):
+        for _ in range(len(self.asks) + 3):
             for hop_id in self.server.at():
                 if not self.lost:
                     self.server.work[hop_id].open = False

@@ -118,6 +118,21 @@ async def test_message_makes_a_stream_that_begins_with_what_was_answered_before(
     assert (status, headers["content-type"], headers["x-mine"]) == (200, "text/event-stream", "1")
 
 
+async def test_message_that_waits_already_is_pushed_only_once() -> None:
+    reply = Reply(BOTH, encode)
+    reply.push(b"note", once=True)
+    reply.push(b"note", once=True)
+    assert reply.waiting == 1
+    async with posted(reply) as (_, client):
+        await client.head()
+        assert await client.chunk() == b"<note>"
+        assert reply.waiting == 0
+        reply.push(b"note", once=True)
+        reply.push(b"note", once=True)
+        reply.answer(b"1")
+        assert await body_of(client) == b"<note><1>"
+
+
 async def test_wait_makes_a_stream_when_it_is_committed() -> None:
     reply = Reply(BOTH, encode, opening=lambda _: b"(opening)")
     async with posted(reply, commit=0.0) as (_, client):

@@ -113,7 +113,7 @@ async def test_a_broken_stream_has_lost_the_request(how: Any) -> None:
 
     async with Remote({"tools/call": call}) as server, connected(server.url()) as client:
         client.modern(1, "tools/call", {"name": "t"})
-        assert (await client.error(1))["data"]["origin"] == "bridge"
+        assert (await client.error(1))["data"] == {"origin": "bridge", "reason": "upstream_lost"}
         assert server.rpcs() == ["tools/call"]
 
 
