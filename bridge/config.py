@@ -149,8 +149,8 @@ class Limits:
     """Requests in flight per party."""
     upstreams: int = 64
     """Sessions with a legacy server that are open for modern clients."""
-    upstreams_per_subject: int | None = None
-    """The same of one subject; None stands for 2 children, or 4 sessions over HTTP."""
+    upstreams_per_subject: int = 4
+    """The same of one subject, besides the one that declares nothing."""
     unsent: int = 4 * MIB
     """Bytes a stream may hold for a client that does not read, before back-pressure."""
     stored_events: int = 1000

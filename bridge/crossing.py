@@ -16,7 +16,7 @@ import anyio
 from msgspec import Raw
 
 from bridge import __version__
-from bridge.config import Command, Config, Isolation, WhenFull
+from bridge.config import Config, Isolation, WhenFull
 from bridge.core.correlate import LISTEN
 from bridge.core.message import Request, Response, local_error, notification
 from bridge.core.splice import joined, quote
@@ -42,6 +42,9 @@ class Host(Keeper, Protocol):
 
     async def open(self, *, fresh: bool, era: Era) -> Link:
         """A link on which nothing was asked. Raises ServerFault."""
+
+    def expect(self, upstreams: int) -> None:
+        """So many links may be wanted at short notice."""
 
     async def handshake(self, caller: Caller, params: bytes) -> bytes:
         """The InitializeResult. Raises ServerFault, and EraChanged if the server turned out to be modern."""
@@ -74,9 +77,7 @@ class Crossing:
         self._calls = calls
         self._held: dict[tuple[str, bytes], dict[Capabilities, _Session]] = {}
         """By subject and forwarded identity; of one subject least recently used first."""
-        limits = config.limits
-        child = isinstance(config.upstream, Command)
-        self._each = limits.upstreams_per_subject or (2 if child else 4)
+        self._each = config.limits.upstreams_per_subject
 
     async def link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
         """The upstream session for a request; the answer, if it names a call that cannot be gone on with.
@@ -147,6 +148,7 @@ class Crossing:
         return session
 
     async def _open(self, declared: Capabilities, identity: bytes, session: _Session | None) -> Link:
+        self._host.expect(_AHEAD)
         link = await self._host.open(fresh=True, era=Era.LEGACY)
         try:
             caller = Caller(link)
@@ -229,5 +231,8 @@ def unavailable_call(asked: Request) -> Response:
     return local_error(asked.id, "The call is held by another replica of the bridge", "call_elsewhere")
 
 
+_AHEAD: Final = 2
+"""Processes kept started once modern clients have come: their sets of capabilities come in twos and
+threes, each with the first request that has it, and clients do not wait long."""
 _LOOK: Final = 0.05
 """Seconds between two looks for an idle session, while a request waits for one."""

@@ -404,13 +404,16 @@ class Link:
         if any(exchange in question.during for question in exchange.party.questions.values()):
             self._expiry.add(exchange)  # a person may be answering inside the call (CP-18)
             return
-        if exchange.method == "initialize":
+        if exchange.method == "initialize" and exchange.party not in self._crossed:
             self._correlation.failed(exchange.hop_id)
         else:
             self._rise(Withdrawn(exchange), exchange.party)
         self._answer(exchange, self.late(exchange.id))
 
-    def _never_started(self, _: Exchange) -> None:
+    def _never_started(self, exchange: Exchange) -> None:
+        if self.proven:
+            self._expired(exchange)  # it serves others
+            return
         self.lost(StartTimeout(f"The server did not answer its handshake within {self._timing.start:g} s"))
 
     def lost(self, fault: ServerFault) -> None:

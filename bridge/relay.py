@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET
 
 from bridge import __version__
-from bridge.config import Config, Downstream, ProcessModel, Remote
+from bridge.config import Config, Downstream, ProcessModel, Remote, Transport
 from bridge.core.events import Exchange
 from bridge.core.message import Request, Response, notification
 from bridge.core.restart import RestartPolicy, Restarts
@@ -67,7 +67,8 @@ class Relay:
         self.readiness = Readiness()
         self.sessions: dict[str, Session] = {}
         self.draining = False
-        self.eras = Eras(config.era, asyncio.get_running_loop().time, log.warning)
+        old = isinstance(config.upstream, Remote) and config.upstream.transport is Transport.SSE
+        self.eras = Eras(Era.LEGACY if old else config.era, asyncio.get_running_loop().time, log.warning)
         self._source = source
         self._links: set[Link] = set()
         self._blank: Link | None = None
@@ -118,6 +119,9 @@ class Relay:
 
     async def legacy(self) -> Link:
         """The link for a new legacy session, by process model and the server's era. Raises ServerFault."""
+        if isinstance(self.config.upstream, Remote) and self.eras.unknown:
+            with suppress(ServerFault):  # its initialize will tell the client what is wrong
+                await self._detection.get()
         if self.eras.speak(Era.LEGACY) is Era.MODERN:
             return await self._modern.get()
         if self.config.process is not ProcessModel.SHARED:
@@ -160,7 +164,9 @@ class Relay:
 
     async def prepare(self) -> None:
         """Open a link ahead of need, for whoever asks first."""
-        if self._blank is None:
+        if isinstance(self.config.upstream, Remote) and self.eras.unknown:
+            await self._detection.get()
+        elif self._blank is None:
             self._blank = await self._fresh_link()
 
     async def open(self, *, fresh: bool, era: Era) -> Link:
@@ -220,6 +226,10 @@ class Relay:
             self._modern_restarts.succeeded()
         else:
             self._modern_restarts.failed(last.quiet_since)
+
+    def expect(self, upstreams: int) -> None:
+        """So many links may be wanted at short notice."""
+        self._source.expect(upstreams)
 
     def release(self, link: Link) -> None:
         """A port is done with its link: close it unless it is kept for others."""
@@ -365,6 +375,11 @@ class Relay:
             await anyio.sleep(_RECHECK)
 
     async def _check(self) -> None:
+        if isinstance(self.config.upstream, Remote) and self.eras.unknown:
+            with suppress(ServerFault):
+                await self._detection.get()
+                if self.readiness.ready:
+                    return
         if self.config.process is ProcessModel.SHARED and await self._shared_tells():
             return
         try:

@@ -176,6 +176,11 @@ class Eras:
         """Whether it is to be asked: not where that was told, nor where the question kills it."""
         return self._configured is None and not self._dies
 
+    @property
+    def unknown(self) -> bool:
+        """Whether asking it would tell something new."""
+        return self.probing and self._modern is None
+
     def speak(self, client: Era) -> Era | None:
         """The era to speak to the server for such a client; None while that is not known.
 

@@ -69,6 +69,9 @@ class Source(Protocol):
     async def open(self, receiver: Receiver) -> Upstream:
         """A connection nobody else has; nothing was sent on it. Raises ServerFault."""
 
+    def expect(self, upstreams: int) -> None:
+        """So many may be wanted at short notice: have them ready, as far as that is allowed at all."""
+
     def succeeded(self) -> None:
         """A handshake with one of its upstreams succeeded: the server works."""
 

@@ -114,6 +114,12 @@ class Pool:
         self._change()
         return StdioUpstream(child, receiver, self._limits.line)
 
+    def expect(self, upstreams: int) -> None:
+        """Keep more children warm from now on, if any are kept warm."""
+        if 0 < self._wanted < upstreams:
+            self._wanted = upstreams
+            self._change()
+
     def succeeded(self) -> None:
         """A child answered its handshake."""
         self._restarts.succeeded()

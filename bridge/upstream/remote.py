@@ -148,6 +148,9 @@ class RemoteSource:
                 raise
         return upstream
 
+    def expect(self, upstreams: int) -> None:
+        """A server at a URL is ready."""
+
     def succeeded(self) -> None:
         """A handshake succeeded; were it over HTTP+SSE, that would be known."""
         self._restarts.succeeded()

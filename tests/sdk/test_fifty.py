@@ -86,15 +86,14 @@ async def test_fifty_clients_get_each_the_answer_to_its_own_call(
             gate = asyncio.Barrier(MANY) if side is Side.HTTP else None
             clients = crowd(Endpoint(http, endpoint.url), gate)
             said = await asyncio.gather(*(client.converse() for client in clients))
+            for client in clients:
+                refused(await client.send({"requestState": client.states[-1]}))
         assert said == [client.expected for client in clients]
         own = [[f"first {client.number}?", f"second {client.number}?"] for client in clients]
         if side is Side.HTTP:
             assert [client.seen for client in clients] == own
-        assert sorted(one for client in clients for one in client.seen) == sorted(
-            one for both in own for one in both
-        )
-        for client in clients:
-            refused(await client.send({"requestState": client.states[-1]}))
+        # Over one pipe a question may be shown with a call that ends, and is then shown with another.
+        assert {one for client in clients for one in client.seen} == {one for both in own for one in both}
         assert (await endpoint.call("echo", text="last")).text == "last"
         await eventually(lambda: descriptors(served) <= before, served.tail)
         servers = [one for one in around.left() if "server_python_1" in one.command]

@@ -169,6 +169,9 @@ class ScriptedSource:
         self._opened.set()
         return server
 
+    def expect(self, upstreams: int) -> None:
+        pass
+
     def succeeded(self) -> None:
         self.successes += 1
 
