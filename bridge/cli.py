@@ -276,9 +276,7 @@ def _replicas(options: ServingOptions, level: Level, environ: MutableMapping[str
     elif form == "--state-key-env":
         keys = _taken("--state-key-env", str(options["state_key_env"]), environ)
     if options["peer"] and (keys is None or options["replica"] is None):
-        raise _wrong(
-            "--peer", "peers need names (--replica) and common keys (--state-key-file)"
-        )
+        raise _wrong("--peer", "peers need names (--replica) and common keys (--state-key-file)")
     return Replicas(name=options["replica"] or "", keys=keys, peers=options["peer"])
 
 

@@ -15,18 +15,19 @@ from typing import Final, Protocol
 import anyio
 from msgspec import Raw
 
-from bridge import __version__
 from bridge.config import Config, Isolation, WhenFull
 from bridge.core.correlate import LISTEN
 from bridge.core.message import Request, Response, local_error, notification
 from bridge.core.splice import joined, quote
+from bridge.detection import CLIENT
 from bridge.era.capabilities import EVERYTHING, NOTHING, Capabilities, Open, choose
 from bridge.era.envelope import Envelope
 from bridge.era.modern_to_legacy import ModernToLegacy
 from bridge.era.opened import Opened
 from bridge.era.revisions import LATEST_LEGACY, Era
 from bridge.era.suspend import Calls, Elsewhere
-from bridge.era.terms import Declare
+from bridge.era.task_ids import TaskIds
+from bridge.era.terms import Declare, Tasks
 from bridge.errors import PoolFull, UpstreamVersion
 from bridge.kept import Keeper, Kept
 from bridge.link import Caller, Link
@@ -34,7 +35,6 @@ from bridge.link import Caller, Link
 log = logging.getLogger("bridge.crossing")
 
 DISCOVER: Final = "server/discover"
-_CLIENT: Final = quote({"name": "mcp-bridge", "version": __version__})
 
 
 class Host(Keeper, Protocol):
@@ -71,10 +71,10 @@ class _Session:
 
 
 class Crossing:
-    def __init__(self, host: Host, config: Config, calls: Calls[Link]) -> None:
+    def __init__(self, host: Host, config: Config, calls: Calls[Link], tasks: TaskIds[Link]) -> None:
         self._host = host
         self._config, self._terms = config, config.terms
-        self._calls = calls
+        self._calls, self._tasks = calls, tasks
         self._held: dict[tuple[str, bytes], dict[Capabilities, _Session]] = {}
         """By subject and forwarded identity; of one subject least recently used first."""
         self._each = config.limits.upstreams_per_subject
@@ -84,15 +84,18 @@ class Crossing:
 
         Raises ServerFault; PoolFull if there is no room for one more.
         """
-        found = self._calls.find(asked, subject)
+        if self._config.isolation is Isolation.REQUEST:
+            return await self._open(NOTHING, CLIENT, None)
+        shared = self._config.isolation is Isolation.SHARED
+        if not (subject or shared):
+            return local_error(asked.id, _STRANGERS, "isolation")
+        found = self._calls.find(asked, subject) or self._task(asked, subject)
         if found is not None:
             return found
         envelope = Envelope.read(asked.params)
-        wanted = self._declared(envelope)
-        if self._config.isolation is Isolation.REQUEST:
-            return await self._open(NOTHING, _CLIENT, None)
-        shared = self._config.isolation is Isolation.SHARED
-        identity = _CLIENT
+        # Nobody can be asked anything who cannot be told from others.
+        wanted = self._declared(envelope) if subject else NOTHING
+        identity = CLIENT
         if self._terms.forward_identity and envelope.client:
             identity = bytes(envelope.client)
         session = await self._session("" if shared else subject, identity, wanted, asked.method)
@@ -101,6 +104,9 @@ class Crossing:
             return await session.kept.get()
         finally:
             session.wanted -= 1
+
+    def _task(self, asked: Request, subject: str) -> Link | Response | Elsewhere | None:
+        return self._tasks.find(asked, subject) if self._terms.tasks is Tasks.MAP else None
 
     def _declared(self, envelope: Envelope) -> Capabilities:
         match self._terms.declare:
@@ -152,7 +158,7 @@ class Crossing:
         link = await self._host.open(fresh=True, era=Era.LEGACY)
         try:
             caller = Caller(link)
-            result = await self._host.handshake(caller, _initialize(declared, identity))
+            result = await self._host.handshake(caller, initialize(declared.declared(), identity))
             opened = Opened.read(Raw(result))
         except ValueError as fault:
             self._host.discard(link)
@@ -162,7 +168,9 @@ class Crossing:
             raise
         caller.tell(notification("notifications/initialized"))
         link.leave(caller)
-        layer: ModernToLegacy[Link] = ModernToLegacy(opened, declared, self._calls, link, self._terms, link)
+        layer: ModernToLegacy[Link] = ModernToLegacy(
+            opened, declared, self._calls, link, self._terms, link, self._tasks
+        )
         link.insert(layer)
         if session is not None:
             session.layer = layer
@@ -216,14 +224,14 @@ class Crossing:
                 session.kept.let_go()
 
 
-def _initialize(declared: Capabilities, identity: bytes) -> bytes:
-    return joined(
-        (
-            ("protocolVersion", quote(LATEST_LEGACY)),
-            ("capabilities", declared.declared()),
-            ("clientInfo", identity),
-        )
+def initialize(capabilities: bytes, client: bytes) -> bytes:
+    """The params of the bridge's own initialize; both are JSON text."""
+    parts = (
+        ("protocolVersion", quote(LATEST_LEGACY)),
+        ("capabilities", capabilities),
+        ("clientInfo", client),
     )
+    return joined((version, ("capabilities", capabilities), ("clientInfo", client)))
 
 
 def unavailable_call(asked: Request) -> Response:
@@ -231,6 +239,10 @@ def unavailable_call(asked: Request) -> Response:
     return local_error(asked.id, "The call is held by another replica of the bridge", "call_elsewhere")
 
 
+_STRANGERS: Final = (
+    "The clients of this listener cannot be told from each other, and the server keeps sessions: "
+    "give the bridge a token (--auth-token-file), or let all clients share (--isolation shared)"
+)
 _AHEAD: Final = 2
 """Processes kept started once modern clients have come: their sets of capabilities come in twos and
 threes, each with the first request that has it, and clients do not wait long."""

@@ -19,21 +19,20 @@ import anyio
 import msgspec
 from msgspec import UNSET
 
-from bridge import __version__
-from bridge.config import Config, Downstream, ProcessModel, Remote, Transport
+from bridge.config import Config, Downstream, ProcessModel, Remote
 from bridge.core.events import Exchange
 from bridge.core.message import Request, Response, notification
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.sharing import Sharing
-from bridge.core.splice import quote
-from bridge.crossing import Crossing
+from bridge.crossing import Crossing, initialize
+from bridge.detection import CLIENT, Detection
 from bridge.downstream.base import Port
 from bridge.era.legacy_to_modern import LegacyToModern
-from bridge.era.probe import Eras, discovery
-from bridge.era.revisions import LATEST_LEGACY, MODERN_VERSIONS, Era
+from bridge.era.revisions import Era
 from bridge.era.suspend import Calls, Elsewhere
+from bridge.era.task_ids import TaskIds
 from bridge.errors import CircuitOpen, EraChanged, ServerFault, ServerStopped
-from bridge.kept import STOPPING, Kept, Once
+from bridge.kept import STOPPING, Kept
 from bridge.link import Caller, Link
 from bridge.readiness import Readiness
 from bridge.seal import Seal, read_ring
@@ -67,19 +66,18 @@ class Relay:
         self.readiness = Readiness()
         self.sessions: dict[str, Session] = {}
         self.draining = False
-        old = isinstance(config.upstream, Remote) and config.upstream.transport is Transport.SSE
-        self.eras = Eras(Era.LEGACY if old else config.era, asyncio.get_running_loop().time, log.warning)
         self._source = source
         self._links: set[Link] = set()
         self._blank: Link | None = None
         """A link on which no client asked anything yet, for the next who needs one."""
         self._shared = Kept(self, self._open_shared)
         self._modern = Kept(self, self._open_modern)
-        self._detection = Once(self, self._detect)
+        self.detection = Detection(self, config)
         replica = config.replicas.name or secrets.token_hex(4)
         name = config.upstream.url if isinstance(config.upstream, Remote) else config.upstream.argv[0]
+        seal = Seal(read_ring(config.replicas.keys), config.listen.path)
         self._calls: Calls[Link] = Calls(
-            Seal(read_ring(config.replicas.keys), "mcp"),
+            seal,
             config.terms,
             upstream=name,
             replica=replica,
@@ -87,7 +85,8 @@ class Relay:
             wall=time.time,
             remark=partial(log.info, "a requestState was refused: %s"),
         )
-        self._crossing = Crossing(self, config, self._calls)
+        tasks: TaskIds[Link] = TaskIds(seal, upstream=name, replica=replica, mint=_minted)
+        self._crossing = Crossing(self, config, self._calls, tasks)
         self._modern_restarts = Restarts(RestartPolicy())
         self._tasks = anyio.create_task_group()
 
@@ -119,10 +118,10 @@ class Relay:
 
     async def legacy(self) -> Link:
         """The link for a new legacy session, by process model and the server's era. Raises ServerFault."""
-        if isinstance(self.config.upstream, Remote) and self.eras.unknown:
+        if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
             with suppress(ServerFault):  # its initialize will tell the client what is wrong
-                await self._detection.get()
-        if self.eras.speak(Era.LEGACY) is Era.MODERN:
+                await self.detection.find()
+        if self.detection.eras.speak(Era.LEGACY) is Era.MODERN:
             return await self._modern.get()
         if self.config.process is not ProcessModel.SHARED:
             return await self.open(fresh=False, era=Era.LEGACY)
@@ -139,7 +138,7 @@ class Relay:
             return await self._modern_link(asked, subject)
 
     async def _modern_link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
-        era = self.eras.speak(Era.MODERN) or await self._detection.get()
+        era = await self.detection.find()
         return await (self._modern.get() if era is Era.MODERN else self._crossing.link(asked, subject))
 
     def join(self, link: Link, port: LegacyPort) -> None:
@@ -153,7 +152,7 @@ class Relay:
     @property
     def passing(self) -> Link | None:
         """The link on which modern requests pass as they are, while there is one."""
-        return self._modern.live if self.eras.speak(Era.MODERN) is Era.MODERN else None
+        return self._modern.live if self.detection.eras.speak(Era.MODERN) is Era.MODERN else None
 
     async def hang_up(self) -> None:
         """Close every link: whoever waits is told so."""
@@ -164,8 +163,8 @@ class Relay:
 
     async def prepare(self) -> None:
         """Open a link ahead of need, for whoever asks first."""
-        if isinstance(self.config.upstream, Remote) and self.eras.unknown:
-            await self._detection.get()
+        if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
+            await self.detection.find()
         elif self._blank is None:
             self._blank = await self._fresh_link()
 
@@ -246,56 +245,25 @@ class Relay:
 
     # Eras
 
-    async def _detect(self) -> Era:
-        """Ask a server whose modern side nobody knows. Raises ServerFault if that cannot be found out."""
-        if self.eras.probing:
-            link = await self.open(fresh=True, era=Era.MODERN)
-            try:
-                await self._probe(Caller(link))
-            except BaseException:
-                self.discard(link)
-                raise
-            if self.eras.fault is None:
-                self._blank = link
-            else:
-                self.discard(link)
-        era = self.eras.speak(Era.MODERN)
-        if era is None:
-            raise ServerFault(self.eras.fault or "It cannot be found out which revisions the server speaks")
-        return era
+    def put_by(self, link: Link) -> None:
+        """Keep a link on which no client asked anything for the next who needs one."""
+        self._blank = link
 
-    async def _probe(self, caller: Caller) -> None:
-        """Ask a server for its modern side, and learn from what it says. Raises ServerFault if nothing."""
-        version: str | None = MODERN_VERSIONS[-1]
-        while version is not None:
-            answer = await self._ask_era(caller, discovery(version, quote(_CLIENT)))
-            version = self.eras.learn(answer, exited=isinstance(caller.link.fault, ServerStopped))
-        caller.link.leave(caller)
-        if self.eras.speak(Era.MODERN) is Era.MODERN:
-            self._source.succeeded()
-            self.readiness.discovered(MODERN_VERSIONS[-1])
-
-    async def _ask_era(self, caller: Caller, params: bytes) -> Response | None:
-        """The answer to `server/discover`, or None for silence, counted from the first sign of life."""
-        timing = self.config.timing
-        patience = anyio.CancelScope(deadline=anyio.current_time() + timing.sign_of_life + timing.probe)
-
-        async def hurry() -> None:
-            await caller.link.awake()
-            patience.deadline = min(patience.deadline, anyio.current_time() + timing.probe)
-
-        async with anyio.create_task_group() as watching:
-            watching.start_soon(hurry)
-            answer = await caller.probe("server/discover", params, patience)
-            watching.cancel_scope.cancel()
-        return answer
+    def discovered(self, revision: str) -> None:
+        """The server answered `server/discover`: it works."""
+        self._source.succeeded()
+        self.readiness.discovered(revision)
 
     def crosses(self, port: LegacyPort, link: Link, exchange: Exchange, response: Response) -> bool:
         """Whether an initialize that the server refused is put to its modern side instead.
 
         The port is then moved to another link and gets the answer from there.
         """
-        if link.era is Era.MODERN or response.error is UNSET or not self.eras.may_be_modern(response):
+        if (
+            link.era is Era.MODERN
+            or response.error is UNSET
+            or not self.detection.eras.may_be_modern(response)
+        ):
             return False
         self.spawn(self._cross, port, exchange, response)
         return True
@@ -303,8 +271,8 @@ class Relay:
     async def _cross(self, port: LegacyPort, exchange: Exchange, response: Response) -> None:
         offer = port.party.offer
         try:
-            await self._detection.get()
-            if offer is None or not self.eras.refused_initialize():
+            await self.detection.find()
+            if offer is None or not self.detection.refused_initialize():
                 port.answered(exchange, response)
                 return
             link = await self._modern.get()
@@ -317,14 +285,14 @@ class Relay:
 
     def heard(self, link: Link, method: str, response: Response) -> None:
         """An error that a modern client was given, which may show that the server is of another era."""
-        if self.eras.doubt(method, response, link.era):
+        if self.detection.eras.doubt(method, response, link.era):
             log.warning("%s: its era is in doubt and asked for anew", link.label)
             self.spawn(self._look_again, link.era)
 
     async def _look_again(self, spoken: Era) -> None:
         """Ask once more; if the server changed its era, the links of the old one end."""
         with suppress(ServerFault):
-            if await self._detection.get() is spoken:
+            if await self.detection.look_again() is spoken:
                 return
             if spoken is Era.MODERN:
                 self._modern.let_go()
@@ -337,7 +305,7 @@ class Relay:
         """A handshake succeeded, anyone's, with a server that was spoken to in this era."""
         self._source.succeeded()
         if era is Era.LEGACY:
-            self.eras.initialised()
+            self.detection.initialised()
         if self.readiness.initialised(initialized):
             server, revision = self.readiness.server, self.readiness.revision
             log.info("server is %s %s, revision %s", server.name or "unnamed", server.version, revision)
@@ -360,9 +328,9 @@ class Relay:
             return initialized
         if caller.link.fault is not None:
             raise caller.link.fault
-        if self.eras.may_be_modern(response):
-            await self._probe(caller)
-            if self.eras.refused_initialize():
+        if self.detection.eras.may_be_modern(response):
+            await self.detection.ask(caller)
+            if self.detection.refused_initialize():
                 raise EraChanged("The server turned out to be modern")
         raise ServerFault(f"The server refused to initialize: {_message_of(response)}")
 
@@ -375,9 +343,9 @@ class Relay:
             await anyio.sleep(_RECHECK)
 
     async def _check(self) -> None:
-        if isinstance(self.config.upstream, Remote) and self.eras.unknown:
+        if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
             with suppress(ServerFault):
-                await self._detection.get()
+                await self.detection.find()
                 if self.readiness.ready:
                     return
         if self.config.process is ProcessModel.SHARED and await self._shared_tells():
@@ -461,8 +429,7 @@ class _ErrorText(msgspec.Struct):
     message: str = "no reason given"
 
 
-_CLIENT: Final = {"name": "mcp-bridge", "version": __version__}
-_INITIALIZE: Final = quote({"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": _CLIENT})
+_INITIALIZE: Final = initialize(b"{}", CLIENT)
 
 
 def _minted() -> str:

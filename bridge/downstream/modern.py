@@ -15,7 +15,6 @@ import msgspec
 from aiohttp.web import BaseRequest, StreamResponse
 from msgspec import UNSET
 
-from bridge import __version__
 from bridge.config import Config
 from bridge.core import params, sse
 from bridge.core.correlate import LISTEN
@@ -34,22 +33,18 @@ from bridge.core.message import (
 from bridge.core.splice import has_equal_keys, members, quote
 from bridge.crossing import unavailable_call
 from bridge.deadlines import Deadlines
+from bridge.detection import CLIENT
 from bridge.downstream.caller import ModernCaller
 from bridge.downstream.http import Ready
 from bridge.downstream.reply import Reply, declined, later, malformed, refused
+from bridge.era.probe import discovery
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED
 from bridge.era.suspend import Elsewhere
 from bridge.link import Caller, Link
 from bridge.relay import Relay
 from bridge.values import is_loopback
 
-_ENVELOPE = quote(
-    {
-        "io.modelcontextprotocol/protocolVersion": MODERN_VERSIONS[-1],
-        "io.modelcontextprotocol/clientInfo": {"name": "mcp-bridge", "version": __version__},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-)
+_ENVELOPE = discovery(MODERN_VERSIONS[-1], CLIENT).removeprefix(b"{")
 
 
 class _Data(msgspec.Struct):
@@ -195,7 +190,7 @@ async def _walk(link: Link, index: params.ToolIndex) -> None:
         while not index.complete:
             cursor = index.wanted
             page = b"" if cursor is None else b'"cursor":%b,' % quote(cursor)
-            response = await caller.call("tools/list", b'{%b"_meta":%b}' % (page, _ENVELOPE))
+            response = await caller.call("tools/list", b"{%b%b" % (page, _ENVELOPE))
             if response.result is UNSET:
                 return
             index.learn(response.result, cursor)

@@ -181,6 +181,21 @@ class Eras:
         """Whether asking it would tell something new."""
         return self.probing and self._modern is None
 
+    @property
+    def in_force(self) -> str | None:
+        """Which translation there is, in words; None while that is not known."""
+        if self._configured is not None:
+            other = Era.LEGACY if self._configured is Era.MODERN else Era.MODERN
+            told = f"the server is {self._configured.value}, by configuration"
+            return f"{told}: {other.value} clients are translated"
+        if self._modern is None:
+            return None
+        if not self._modern:
+            return "the server is legacy only: modern clients are translated"
+        if self._legacy:
+            return "the server speaks both eras: nothing is translated"
+        return None if self._legacy is None else "the server is modern only: legacy clients are translated"
+
     def speak(self, client: Era) -> Era | None:
         """The era to speak to the server for such a client; None while that is not known.
 

@@ -117,13 +117,13 @@ class Calls(Generic[H]):
         slot = self._slots.get(claims.call)
         if slot is None:
             return self._refused(asked, "ended") if claims.call in self._ended else lost(asked)
-        if not slot.away or slot.round != claims.round:
+        if slot.round != claims.round:
             return self._refused(asked, "round")
         return slot
 
     def _refused(self, asked: Request, cause: str) -> Response:
         self.counts[f"state refused: {cause}"] += 1
-        self._remark(f"refused the requestState of {asked.method}: {cause}")
+        self._remark(f"{asked.method}: {cause}")
         text = "Invalid or expired requestState"
         return local_error(asked.id, text, "invalid_request_state", INVALID_PARAMS)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
@@ -324,6 +325,21 @@ class Bench(Wire):
 
     def note(self, method: str, params: Json, on: Id | None = None) -> None:
         self.say({"method": f"notifications/{method}", "params": params}, on)
+
+    def leftovers(self) -> list[str]:
+        """The tables that hold something, of the layer and whatever it is made of, and of the calls."""
+        found, seen = [], set[int]()
+        todo: list[object] = [self.layer, self.calls]
+        while todo:
+            one = todo.pop()
+            if id(one) in seen or not type(one).__module__.startswith("bridge.era") or one is self.opened:
+                continue
+            seen.add(id(one))
+            for name, value in getattr(one, "__dict__", {}).items():
+                if isinstance(value, dict | deque) and value and name not in ("counts", "_ended"):
+                    found.append(f"{type(one).__name__}.{name}")
+                todo.append(value)
+        return found
 
     # Common beginnings
 

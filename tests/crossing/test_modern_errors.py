@@ -77,6 +77,14 @@ def test_failed_tool_is_a_result() -> None:
     assert bench.answer(exchange) == {"result": {**value, **C, **SI}}
 
 
+def test_result_that_is_no_object_after_a_refusal_is_no_failure_of_the_tool() -> None:
+    bench = Bench()
+    exchange, hop_id = bench.running(can="{}")
+    bench.question(0)
+    bench.result(hop_id, [])
+    assert bridge_error(-32603, "invalid_upstream_message")(bench.answer(exchange))
+
+
 @pytest.mark.parametrize("method", ["tools/call", "tools/list"])
 def test_what_the_server_was_at_when_it_was_lost_is_not_sent_again_here(method: str) -> None:
     bench = Bench()

@@ -78,6 +78,21 @@ def test_requests_wait_for_a_level_that_is_being_set() -> None:
     assert [sent["method"] for sent in bench.take_sent()] == ["tools/call", "tools/call"]
 
 
+def test_each_level_that_is_set_lets_go_of_its_own_requests() -> None:
+    bench = Bench()
+    bench.call(1, level="info")
+    bench.call(2, level="debug")
+    first, second = bench.take_sent()
+    assert [sent["params"]["level"] for sent in (first, second)] == ["info", "debug"]
+    bench.result(first["id"], {})
+    [sent] = bench.take_sent()
+    assert sent["method"] == "tools/call"
+    bench.call(3, level="debug")
+    assert bench.take_sent() == []
+    bench.result(second["id"], {})
+    assert [sent["method"] for sent in bench.take_sent()] == ["tools/call", "tools/call"]
+
+
 def test_request_that_was_closed_while_its_level_is_set_is_not_sent() -> None:
     bench = Bench()
     exchange = bench.call(1, level="info")
@@ -262,6 +277,22 @@ def test_progress_that_was_told_is_not_told_again() -> None:
     retry = bench.back(2, state, {"in-1": ACCEPT}, token="q")
     progress(bench, token, 3, 6)
     assert [note["params"]["progress"] for note in bench.down(retry)] == [6]
+
+
+def test_what_a_retry_was_told_is_not_told_to_the_next() -> None:
+    bench = Bench()
+    exchange = bench.call(level="info", token="p")
+    granted(bench)
+    [sent] = bench.take_sent()
+    bench.question(0)
+    bench.clock.advance(WINDOW)
+    _, state = bench.asked(exchange)
+    progress(bench, sent["params"]["_meta"]["progressToken"], 4)
+    bench.note("message", said("error"), on=sent["id"])
+    *notes, answer = bench.down(bench.back(2, state, {}, level="info", token="q"))
+    assert [note["method"] for note in notes] == ["notifications/progress", "notifications/message"]
+    again = bench.back(3, answer["result"]["requestState"], {}, level="info", token="r")
+    assert [message.get("method") for message in bench.down(again)] == [None]
 
 
 # --- other notifications ---

@@ -531,6 +531,17 @@ def test_each_round_has_the_full_time_but_the_call_has_an_end() -> None:
     assert bench.take_sent()[0] == cancelled(hop_id)
 
 
+def test_call_whose_time_is_over_is_not_suspended_any_more() -> None:
+    bench = Bench(terms=Terms(call=25))
+    exchange, hop_id = bench.running()
+    bench.clock.advance(25)
+    bench.question(0)
+    bench.clock.advance(WINDOW)
+    assert bench.take_sent() == [{"id": 0, "result": {"action": "cancel"}}]
+    bench.result(hop_id)
+    assert "result" in bench.answer(exchange)
+
+
 @pytest.mark.crossing("D35")
 def test_a_subject_may_have_so_many_suspended_calls_and_the_next_runs_on_unasked() -> None:
     bench = Bench()
@@ -688,6 +699,7 @@ def test_lost_server_loses_what_was_suspended_and_answers_what_runs() -> None:
     assert bridge_error(-32603, "upstream_lost")(bench.answer(running))
     assert bridge_error(-32603, "call_lost")(bench.answer(bench.back(3, state, {"in-1": ACCEPT})))
     assert not bench.layer.busy
+    assert bench.leftovers() == []
     assert bench.clock.waiting == 0
 
 
@@ -814,6 +826,7 @@ def test_question_that_may_block_a_request_waits_a_moment_only(first: str) -> No
     [sent] = bench.take_sent()
     if first == "list":
         bench.question(0, "roots/list", None)
+    assert bench.clock.waiting == 1
     bench.clock.advance(1.9)
     bench.ask(2, "prompts/list")  # what starts meanwhile gives it no more time
     assert [one["method"] for one in bench.take_sent()] == ["prompts/list"]
@@ -853,6 +866,42 @@ def test_parked_question_that_the_server_withdrew_is_not_taken_along() -> None:
     assert bench.take_sent() == []
 
 
+def test_only_so_many_questions_outside_of_any_call_wait() -> None:
+    bench = Bench()
+    for number in range(65):
+        bench.question(number, "roots/list", None)
+    assert refusals(bench) == [(64, -32602)]
+    bench.lose()
+    assert bench.clock.waiting == 0
+
+
+def test_question_that_came_during_a_request_of_one_subject_is_not_taken_along_by_another() -> None:
+    bench = Bench()
+    bench.ask(1, "tools/list", subject="bob")
+    [listing] = bench.take_sent()
+    bench.question(0, "roots/list", None)
+    bench.result(listing["id"], {"tools": []})
+    other, _ = bench.running(subject="ann")
+    bench.clock.advance(WINDOW)
+    assert bench.down(other) == []
+    own, _ = bench.running(subject="bob")
+    bench.clock.advance(WINDOW)
+    asked, _ = bench.asked(own)
+    assert asked == {"in-1": {"method": "roots/list"}}
+
+
+def test_question_while_another_subject_has_anything_running_is_refused() -> None:
+    """It may as well be for the sake of that, which cannot be asked."""
+    bench = Bench()
+    bench.ask(1, "tools/list", subject="bob")
+    bench.take_sent()
+    call, _ = bench.running(subject="ann")
+    bench.question(0)
+    assert refusals(bench) == [(0, -32602)]
+    bench.clock.advance(WINDOW)
+    assert bench.down(call) == []
+
+
 # --- one call at a time ---
 
 
@@ -883,6 +932,7 @@ def test_waiting_for_a_turn_ends_when_the_server_is_lost() -> None:
     second = bench.call(2, "b")
     bench.lose()
     assert bridge_error(-32603, "upstream_lost")(bench.answer(second))
+    assert bench.leftovers() == []
 
 
 # --- pages to visit ---
@@ -1000,6 +1050,8 @@ def test_page_that_was_never_visited_is_forgotten_in_time() -> None:
     exchange, hop_id = bench.running(can=URLS)
     to_visit(bench, hop_id)
     bench.asked(exchange)
+    assert bench.leftovers() != []
     bench.clock.advance(Terms().suspended)
     assert bench.take_sent() == []
     assert not bench.layer.busy
+    assert bench.leftovers() == []

@@ -174,7 +174,7 @@ async def bench(config: Config = OLD) -> AsyncIterator[Bench]:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         source = ScriptedSource()
         relay = Relay(config, source)
-        relay.eras.initialised()  # and is not asked for its era
+        relay.detection.eras.initialised()  # and is not asked for its era
         relay.readiness.discovered(OLDEST)  # so that the bridge starts no server to learn of its own
         old, site = Bench(relay, source, http), Site(config, relay)
         served = await serve(config.listen, handle, stalled=config.timing.stalled)

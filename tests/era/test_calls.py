@@ -119,5 +119,10 @@ def test_error_that_cannot_be_read_wants_nothing_visited() -> None:
     assert (wanted.message, [bytes(one) for one in wanted.pages]) == ("Visit!", [page])
     assert visits(result(1, b"{}")) is None
     assert visits(error(1, -32041, "", b'{"elicitations":[%b]}' % page)) is None
-    for data in (None, b"5", b'{"elicitations":5}', b'{"elicitations":[{"mode":"form"}]}'):
+    for data in (
+        None,
+        b"5",
+        b'{"elicitations":5}',
+        b'{"elicitations":[{"mode":"form","url":"u","message":"m"}]}',
+    ):
         assert visits(error(1, -32042, "", data)) is None

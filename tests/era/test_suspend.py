@@ -74,7 +74,7 @@ def test_state_finds_the_home_of_its_call_until_it_is_used() -> None:
 def test_what_holds_no_claims_is_refused(state: str, cause: str) -> None:
     registry = Registry()
     assert refused(registry.calls.find(call(state), "ann"))
-    assert registry.remarks == [f"refused the requestState of tools/call: {cause}"]
+    assert registry.remarks == [f"tools/call: {cause}"]
 
 
 def test_state_expires_and_one_from_the_future_is_not_taken() -> None:
@@ -124,7 +124,9 @@ def test_room_is_counted_for_each_subject_and_for_all() -> None:
     bob, _ = registry.suspended("bob")
     assert not registry.calls.room("eve")
     registry.calls.resume(bob)
-    registry.calls.resume(bob)
+    registry.calls.end(bob)
     assert registry.calls.room("eve")
+    registry.suspended("eve")
+    assert not registry.calls.room("zoe")
     registry.calls.end(ann)
     assert registry.calls.room("ann")

@@ -35,8 +35,8 @@ _NAMES = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 def both_eras(relay: Relay) -> None:
     """Let it be known that the server speaks both eras, so that it is not asked."""
     versions = {"supportedVersions": [MODERN, LATEST], "capabilities": {}, "resultType": "complete"}
-    relay.eras.learn(result(0, dump(versions)), exited=False)
-    relay.eras.initialised()
+    relay.detection.eras.learn(result(0, dump(versions)), exited=False)
+    relay.detection.eras.initialised()
 
 
 def request(request_id: Id, method: str, **params: object) -> Json:
