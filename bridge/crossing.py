@@ -226,11 +226,7 @@ class Crossing:
 
 def initialize(capabilities: bytes, client: bytes) -> bytes:
     """The params of the bridge's own initialize; both are JSON text."""
-    parts = (
-        ("protocolVersion", quote(LATEST_LEGACY)),
-        ("capabilities", capabilities),
-        ("clientInfo", client),
-    )
+    version = ("protocolVersion", quote(LATEST_LEGACY))
     return joined((version, ("capabilities", capabilities), ("clientInfo", client)))
 
 

@@ -100,10 +100,14 @@ def in_time(work: threading.Thread) -> bool:
 
 
 @pytest.mark.case("CP-06")
-def test_blocked_stderr_blocks_neither_logging_nor_its_end(full_pipe: TextIO) -> None:
+def test_blocked_stderr_blocks_neither_logging_nor_its_end(
+    full_pipe: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "CAPACITY", 64 * 1024)
+
     def work() -> None:
         stop = setup(Log(), full_pipe)
-        for number in range(100_000):
+        for number in range(10_000):
             LOGGER.warning("line %d", number)
         stop()
 

@@ -336,7 +336,7 @@ class Bench(Wire):
                 continue
             seen.add(id(one))
             for name, value in getattr(one, "__dict__", {}).items():
-                if isinstance(value, dict | deque) and value and name not in ("counts", "_ended"):
+                if isinstance(value, dict | deque) and value and name not in ("counts", "_counts", "_ended"):
                     found.append(f"{type(one).__name__}.{name}")
                 todo.append(value)
         return found

@@ -703,6 +703,16 @@ def test_lost_server_loses_what_was_suspended_and_answers_what_runs() -> None:
     assert bench.clock.waiting == 0
 
 
+def test_what_waits_for_anything_when_the_server_is_lost_is_told_and_forgotten() -> None:
+    bench = Bench()
+    bench.question(0, "roots/list", None)
+    held = bench.call(level="info")
+    bench.lose()
+    assert bridge_error(-32603, "upstream_lost")(bench.answer(held))
+    assert bench.leftovers() == []
+    assert bench.clock.waiting == 0
+
+
 # --- whose a question is ---
 
 

@@ -86,7 +86,13 @@ def bridge(request: pytest.FixtureRequest) -> Iterator[Bridge]:
 
 @pytest.fixture(scope="module")
 def strict(start_bridge: Start) -> Bridge:
-    """Small limits: lines of 1 MiB, and half a second for an answer."""
+    """Lines of 1 MiB at most."""
+    return start_bridge(child("scripted.py"), "--max-line", "1MiB")
+
+
+@pytest.fixture(scope="module")
+def hurried(start_bridge: Start) -> Bridge:
+    """The same, and half a second for an answer: for answers that never come."""
     return start_bridge(child("scripted.py"), "--max-line", "1MiB", "--request-timeout", "500ms")
 
 
@@ -166,10 +172,10 @@ class TestNoise:
         ],
     )
     async def test_call_whose_answer_is_no_message_ends_with_an_error_at_the_latest_by_the_time_limit(
-        self, strict: Bridge, wrong: str
+        self, hurried: Bridge, wrong: str
     ) -> None:
         """No guess is made: neither what stands before nor what stands behind is taken for an answer."""
-        async with session(strict.port) as client:
+        async with session(hurried.port) as client:
             answer = await client.run({"line": wrong})
             assert answer.error["code"] == -32603
             assert "guessed" not in answer.last
@@ -323,10 +329,10 @@ class TestLongLines:
 
     @pytest.mark.case("FR-02")
     async def test_call_whose_overlong_answer_names_nobody_ends_by_the_time_limit(
-        self, strict: Bridge
+        self, hurried: Bridge
     ) -> None:
         hidden = '{"result":{"a":"$PAD"},"id":$ID,"jsonrpc":"2.0","z":"$PAD"}'
-        async with session(strict.port) as client:
+        async with session(hurried.port) as client:
             answer = await client.run({"padded": [MIB, hidden]})
             assert answer.error["code"] == -32603
             await still_works(client)

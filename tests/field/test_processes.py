@@ -570,11 +570,11 @@ async def test_calls_that_a_deaf_server_never_took_end_at_the_request_timeout() 
 async def test_server_that_never_answers_initialize_is_given_up_at_the_start_timeout(
     how: str, model: str
 ) -> None:
-    options = ("--start-timeout", "1s", "--process", model, "--warm", "0")
+    options = ("--start-timeout", "300ms", "--process", model, "--warm", "0")
     async with serving([*SERVER, how], *options) as bridge:
         answer = await Session(bridge.port).post(initialize())
         assert answer.last["id"] == "init"
-        assert "within 1 s" in answer.error["message"]
+        assert "within 0.3 s" in answer.error["message"]
         assert answer.error["data"]["reason"] == "upstream_timeout"
         ready = await ask(bridge.port, "GET", [], path="/readyz")
         assert ready.status == 503

@@ -43,6 +43,10 @@ class Reply:
         return bool(self.result["resultType"] == "input_required")
 
     @property
+    def state(self) -> str:
+        return str(self.result["requestState"])
+
+    @property
     def text(self) -> str:
         assert self.result["resultType"] == "complete", self.said
         assert not self.result.get("isError"), self.said
@@ -89,12 +93,12 @@ def refused(reply: Reply) -> None:
 
 @dataclass(slots=True)
 class Client:
-    """One of them. `tempt` is what it, or somebody else, tries with each state before it answers."""
+    """One of them. `tempt` is what it, or somebody else, tries before it answers what it was asked."""
 
     number: int
     endpoint: Endpoint
     chance: random.Random
-    tempt: Callable[[Client, str], Awaitable[str]]
+    tempt: Callable[[Client, Reply], Awaitable[Reply]]
     doubled: bool = False
     """It sends each answer twice at the same time."""
     gate: asyncio.Barrier | None = None
@@ -102,6 +106,7 @@ class Client:
     seen: list[str] = field(default_factory=list)
     """The questions that it was asked, in order."""
     states: list[str] = field(default_factory=list)
+    """Each that it got, in order."""
 
     @property
     def request(self) -> dict[str, Any]:
@@ -117,22 +122,19 @@ class Client:
             await self.gate.wait()
         while reply.asks:
             await asyncio.sleep(self.chance.uniform(0, LATEST))
-            reply = await self.answer(reply, await self.tempt(self, self.state_of(reply)))
+            reply = await self.tempt(self, reply)
+            if reply.asks:
+                reply = await self.answer(reply)
         return reply.text
 
-    def state_of(self, reply: Reply) -> str:
-        state = str(reply.result["requestState"])
-        self.states.append(state)
-        return state
-
-    async def answer(self, asked: Reply, state: str) -> Reply:
+    async def answer(self, asked: Reply) -> Reply:
         responses = {}
         for key, question in asked.result["inputRequests"].items():
             assert question["method"] == "elicitation/create", question
             self.seen.append(question["params"]["message"])
             content = {"answer": f"answer to {question['params']['message']}"}
             responses[key] = {"action": "accept", "content": content}
-        retry = {"inputResponses": responses, "requestState": state}
+        retry = {"inputResponses": responses, "requestState": asked.state}
         if not self.doubled:
             return await self.send(retry)
         replies = await asyncio.gather(self.send(retry), self.send(retry))
@@ -142,31 +144,34 @@ class Client:
         return accepted[0]
 
     async def send(self, more: dict[str, Any]) -> Reply:
-        return await self.endpoint.post("tools/call", {**self.request, **more}, f"client {self.number}")
+        reply = await self.endpoint.post("tools/call", {**self.request, **more}, f"client {self.number}")
+        if "result" in reply.said and reply.asks:
+            self.states.append(reply.state)
+        return reply
 
 
-# What can be tried with a state. Each returns the state that the call can be gone on with.
+# What can be tried with a state. Each returns the reply that the call can be gone on with.
 
 
-async def nothing(_client: Client, state: str) -> str:
-    return state
+async def nothing(_client: Client, asked: Reply) -> Reply:
+    return asked
 
 
-async def steal(client: Client, state: str) -> str:
+async def steal(client: Client, asked: Reply) -> Reply:
     """Others use it: for their own call of the same tool, for another tool, for a prompt."""
     own = {"name": "ask_twice", "arguments": {"name": f" {client.number + 1000}"}}
     tool = {"name": "ask", "arguments": {"question": "mine?"}}
     prompt = {"name": "greet", "arguments": {"name": " mine"}}
-    answers = {"requestState": state, "inputResponses": {"in-1": {"action": "accept", "content": {}}}}
+    answers = {"requestState": asked.state, "inputResponses": {"in-1": {"action": "accept", "content": {}}}}
     for method, params in (("tools/call", own), ("tools/call", tool), ("prompts/get", prompt)):
         refused(await client.endpoint.post(method, {**params, **answers}, "thief"))
-    return state
+    return asked
 
 
-async def alter(client: Client, state: str) -> str:
-    for other in altered(state, client.chance):
+async def alter(client: Client, asked: Reply) -> Reply:
+    for other in altered(asked.state, client.chance):
         refused(await client.send({"requestState": other}))
-    return state
+    return asked
 
 
 def altered(state: str, chance: random.Random) -> list[str]:
@@ -177,21 +182,24 @@ def altered(state: str, chance: random.Random) -> list[str]:
     return [flipped, state[:-4], state + "AAAA", f"{prefix}.", sealed, f"{prefix}.{sealed[::-1]}", "é", ""]
 
 
-async def hesitate(client: Client, state: str) -> str:
-    """Come back without an answer: the same is asked again, and the old state is used up."""
-    again = await client.send({"requestState": state})
-    assert again.asks
-    renewed = client.state_of(again)
-    assert renewed != state
-    refused(await client.send({"requestState": state}))
-    return renewed
+async def hesitate(client: Client, asked: Reply) -> Reply:
+    """Come back without an answer: the same is asked again, under a new state, and the old one is used up.
+
+    Over one pipe the call may be over instead: it was another's question that it was asked.
+    """
+    again = await client.send({"requestState": asked.state})
+    if again.asks:
+        assert again.state != asked.state
+        assert again.result["inputRequests"].items() >= asked.result["inputRequests"].items()
+    refused(await client.send({"requestState": asked.state}))
+    return again
 
 
-async def go_back(client: Client, state: str) -> str:
+async def go_back(client: Client, asked: Reply) -> Reply:
     """Use the states of all rounds that are over."""
     for old in client.states[:-1]:
         refused(await client.send({"requestState": old}))
-    return state
+    return asked
 
 
 VICES: Final = (nothing, steal, alter, hesitate, go_back)

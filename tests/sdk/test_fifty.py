@@ -87,7 +87,8 @@ async def test_fifty_clients_get_each_the_answer_to_its_own_call(
             clients = crowd(Endpoint(http, endpoint.url), gate)
             said = await asyncio.gather(*(client.converse() for client in clients))
             for client in clients:
-                refused(await client.send({"requestState": client.states[-1]}))
+                for state in client.states:
+                    refused(await client.send({"requestState": state}))
         assert said == [client.expected for client in clients]
         own = [[f"first {client.number}?", f"second {client.number}?"] for client in clients]
         if side is Side.HTTP:

@@ -15,11 +15,22 @@ from dataclasses import dataclass, field
 from aiohttp.web import BaseRequest, StreamResponse
 from field.raw import BOTH, Answer, Exchange, dial, head_of
 
-from bridge.config import Access, Command, Config, Limits, Listen, ProcessModel, Timing
+from bridge.config import (
+    Access,
+    Command,
+    Config,
+    Isolation,
+    Limits,
+    Listen,
+    ProcessModel,
+    Timing,
+    WhenFull,
+)
 from bridge.core.message import result
 from bridge.downstream.listener import Served, serve
 from bridge.downstream.streamable_http import StreamableHttp
 from bridge.era.revisions import MODERN_VERSIONS, Era
+from bridge.era.terms import Terms
 from bridge.relay import Relay
 from support.scripted_server import LIMIT, Heard, Id, Json, ScriptedServer, ScriptedSource, dump
 
@@ -242,6 +253,9 @@ async def bridged(
     era: Era | None = None,
     known: bool = True,
     proven: bool = True,
+    terms: Terms | None = None,
+    isolation: Isolation = Isolation.PRINCIPAL,
+    when_full: WhenFull = WhenFull.WAIT,
 ) -> AsyncIterator[Bridge]:
     """The bridge at work, without the gate that holds callers against `access`.
 
@@ -255,6 +269,9 @@ async def bridged(
         timing=timing,
         access=access or Access(),
         era=era,
+        terms=terms or Terms(),
+        isolation=isolation,
+        when_full=when_full,
     )
     loop, faults = asyncio.get_running_loop(), _Faults()
     loop.set_exception_handler(faults.hear)
