@@ -2,23 +2,28 @@
 #
 #   make demo                            try the bridge before its embedded demo server
 #   make test PYTEST_ARGS='-k sse -x'    what pytest is told
+#   make test JOBS=0                     all in one process, as a debugger wants it
+#   make soak SOAK_SECONDS=600           the soak test for ten minutes with each process model
 #   make PYTHON=python3.13 test          another Python than python3
 
 PYTHON = python3
 VENV = .venv
 PORT = 8080
 PYTEST_ARGS =
+JOBS = 2
+SOAK_SECONDS = 60
 
 bin := $(abspath $(VENV))/bin
 pip := $(bin)/python -m pip install --quiet
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test lint types conformance check clean
+.PHONY: help demo test soak lint types conformance check clean
 
 help:
 	@echo 'make demo         run the bridge before a demo server on port $(PORT)'
 	@echo 'make test         run all tests (PYTEST_ARGS=... for pytest)'
+	@echo 'make soak         the soak test for longer than make test does it'
 	@echo 'make lint types   ruff and mypy'
 	@echo 'make conformance  the official MCP conformance suite (needs npm)'
 	@echo 'make check        all of these'
@@ -28,7 +33,10 @@ demo: $(VENV)/.installed
 	@PATH="$(bin):$$PATH" exec mcp-bridge stdio-to-http --port $(PORT) -- mcp-bridge demo-server
 
 test: $(VENV)/.tools
-	$(bin)/python -m pytest $(PYTEST_ARGS)
+	$(bin)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+soak: $(VENV)/.tools
+	SOAK_SECONDS=$(SOAK_SECONDS) $(bin)/python -m pytest tests/soak $(PYTEST_ARGS)
 
 lint: $(VENV)/.tools
 	$(bin)/ruff check

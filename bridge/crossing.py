@@ -230,11 +230,6 @@ def initialize(capabilities: bytes, client: bytes) -> bytes:
     return joined((version, ("capabilities", capabilities), ("clientInfo", client)))
 
 
-def unavailable_call(asked: Request) -> Response:
-    """What a retry is told whose call lives in another process that cannot be reached."""
-    return local_error(asked.id, "The call is held by another replica of the bridge", "call_elsewhere")
-
-
 _STRANGERS: Final = (
     "The clients of this listener cannot be told from each other, and the server keeps sessions: "
     "give the bridge a token (--auth-token-file), or let all clients share (--isolation shared)"

@@ -73,7 +73,7 @@ class Relay:
         self._shared = Kept(self, self._open_shared)
         self._modern = Kept(self, self._open_modern)
         self.detection = Detection(self, config)
-        replica = config.replicas.name or secrets.token_hex(4)
+        replica = config.replicas.name
         name = config.upstream.url if isinstance(config.upstream, Remote) else config.upstream.argv[0]
         seal = Seal(read_ring(config.replicas.keys), config.listen.path)
         self._calls: Calls[Link] = Calls(

@@ -163,6 +163,7 @@ class ModernCaller:
         if self._over or self._link is None:
             return
         if self._link.era is Era.LEGACY and self.method == LISTEN:
+            self._leave_link()
             self._relay.spawn(self._listen_again, fault)
 
     # Once more

@@ -31,7 +31,6 @@ from bridge.core.message import (
     local_error,
 )
 from bridge.core.splice import has_equal_keys, members, quote
-from bridge.crossing import unavailable_call
 from bridge.deadlines import Deadlines
 from bridge.detection import CLIENT
 from bridge.downstream.caller import ModernCaller
@@ -39,7 +38,7 @@ from bridge.downstream.http import Ready
 from bridge.downstream.reply import Reply, declined, later, malformed, refused
 from bridge.era.probe import discovery
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED
-from bridge.era.suspend import Elsewhere
+from bridge.era.suspend import Elsewhere, elsewhere
 from bridge.link import Caller, Link
 from bridge.relay import Relay
 from bridge.values import is_loopback
@@ -150,7 +149,7 @@ class ModernEndpoint:
             call.leave()
 
     async def _elsewhere(self, request: BaseRequest, asked: Request, found: Elsewhere) -> StreamResponse:
-        return refused(unavailable_call(asked).raw, 200)
+        return refused(elsewhere(asked).raw, 200)
 
     async def _check_params(self, link: Link, request: BaseRequest, claims: Claims) -> Refusal | None:
         """Hold `Mcp-Param-*` headers against a tool's arguments; the tool's schema says which."""

@@ -50,11 +50,11 @@ from bridge.core.message import (
 )
 from bridge.core.session import Phase
 from bridge.core.splice import Members, members, quote
-from bridge.crossing import unavailable_call
 from bridge.downstream.caller import ModernCaller
 from bridge.downstream.descriptors import Input, Output
 from bridge.downstream.party import deliver, said_in, unbatchable
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED, Revision, revision
+from bridge.era.suspend import elsewhere
 from bridge.errors import ServerFault
 from bridge.link import Link, answer_to_fault
 from bridge.relay import Relay
@@ -451,7 +451,7 @@ class ModernRequest:
         if isinstance(found, Response):
             self.answer(found)
         elif not isinstance(found, Link):
-            self.answer(unavailable_call(self._asked))
+            self.answer(elsewhere(self._asked))
         elif await found.writable():
             self.caller.ask(found)
         else:
