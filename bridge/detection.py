@@ -46,7 +46,12 @@ class Detection:
 
     def __init__(self, host: Host, config: Config) -> None:
         old = isinstance(config.upstream, Remote) and config.upstream.transport is Transport.SSE
-        self.eras = Eras(Era.LEGACY if old else config.era, asyncio.get_running_loop().time, log.warning)
+        self.eras = Eras(
+            Era.LEGACY if old else config.era,
+            asyncio.get_running_loop().time,
+            log.warning,
+            http=isinstance(config.upstream, Remote),
+        )
         self._host = host
         self._timing = config.timing
         self._told: str | None = None

@@ -122,13 +122,22 @@ class Relay:
             with suppress(ServerFault):  # its initialize will tell the client what is wrong
                 await self.detection.find()
         if self.detection.eras.speak(Era.LEGACY) is Era.MODERN:
-            return await self._modern.get()
+            return await self._modern_of_session()
         if self.config.process is not ProcessModel.SHARED:
             return await self.open(fresh=False, era=Era.LEGACY)
         try:
             return await self._shared.get()
         except EraChanged:
+            return await self._modern_of_session()
+
+    async def _modern_of_session(self) -> Link:
+        """A legacy session's link to a modern server: a child of its own, where each has one.
+
+        On stdio nothing says whose a log message is.
+        """
+        if self.config.process is ProcessModel.SHARED or isinstance(self.config.upstream, Remote):
             return await self._modern.get()
+        return await self.open(fresh=True, era=Era.MODERN)
 
     async def modern(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
         """The link for a modern request, or what to answer it at once. Raises ServerFault."""
@@ -275,7 +284,7 @@ class Relay:
             if offer is None or not self.detection.refused_initialize():
                 port.answered(exchange, response)
                 return
-            link = await self._modern.get()
+            link = await self._modern_of_session()
         except ServerFault as fault:
             log.info("the server refused to initialize, and does not show that it is modern: %s", fault)
             port.answered(exchange, response)

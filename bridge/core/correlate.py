@@ -307,8 +307,14 @@ class Correlation:
         return (Noted(exchange.party, exchange, note),)
 
     def _logged(self) -> Exchange | None:
-        """Which request a log message belongs to: the newest in flight that asked for them."""
-        return next((e for e in reversed(self._open.values()) if e.log and not e.cancelled), None)
+        """Which request a log message belongs to: the newest in flight that asked for them.
+
+        Nobody's where requests of several subjects are in flight, any of which it may be about.
+        """
+        waiting = [exchange for exchange in self._open.values() if not exchange.cancelled]
+        if len({exchange.party.subject for exchange in waiting}) > 1:
+            return None
+        return next((exchange for exchange in reversed(waiting) if exchange.log), None)
 
     def _questioned(self, request: Request, on: Id | None) -> Iterable[Down]:
         if len(self._questions) >= MOST_UNANSWERED:

@@ -69,6 +69,7 @@ class _Data(msgspec.Struct):
     origin: str = ""
     reason: str = ""
     status: int | None = msgspec.field(name="httpStatus", default=None)
+    upstream: int | None = msgspec.field(name="upstreamCode", default=None)
     supported: list[str] = msgspec.field(default_factory=list)
 
 
@@ -82,10 +83,10 @@ class _Discovered(msgspec.Struct):
     versions: list[str] = msgspec.field(name="supportedVersions")
 
 
-def judged(response: Response | None) -> Verdict:
-    """What an answer to `server/discover` says; None stands for silence."""
+def judged(response: Response | None, *, http: bool = False) -> Verdict:
+    """What an answer to `server/discover` says; None stands for silence, which over HTTP says nothing."""
     if response is None:
-        return Legacy()
+        return Undecided("The server does not answer server/discover") if http else Legacy()
     if response.result is not UNSET:
         return _discovered(response.result)
     said, data = _read(response)
@@ -153,17 +154,30 @@ def discovery(version: str, client: bytes) -> bytes:
 
 
 class Eras:
-    """What is known of one server. `configured` settles it; `clock` gives seconds, `warn` is told."""
+    """What is known of one server. `configured` settles it; `clock` gives seconds, `warn` is told.
+
+    `http` is whether it is asked over HTTP.
+    """
 
     def __init__(
-        self, configured: Era | None, clock: Callable[[], float], warn: Callable[[str], None]
+        self,
+        configured: Era | None,
+        clock: Callable[[], float],
+        warn: Callable[[str], None],
+        *,
+        http: bool = False,
     ) -> None:
         self._configured = configured
         self._warn = warn
         self._clock = clock
+        self._http = http
         self._modern: bool | None = None
         self._legacy: bool | None = None
         self._at = clock()
+        self._shown: bool | None = None
+        """Whether it showed itself modern when it was last asked; kept when that is doubted."""
+        self._repeated = False
+        """Whether it was asked once more because it said that it knows a version."""
         self._doubted: float | None = None
         self._changes: deque[float] = deque(maxlen=_FLAPPING)
         self._dies = False
@@ -204,7 +218,7 @@ class Eras:
         if self._configured is not None:
             return self._configured
         if self._clock() - self._at > BELIEVED:
-            self._modern, self._at = None, self._clock()
+            self._modern, self._dies, self._at = None, False, self._clock()
         if client is Era.MODERN:
             return None if self._modern is None else Era.MODERN if self._modern else Era.LEGACY
         if self._legacy is False and self._modern:
@@ -214,17 +228,21 @@ class Eras:
     def learn(self, response: Response | None, *, exited: bool) -> str | None:
         """Draw the consequence of an answer to `server/discover`; a version to ask with once more, if any."""
         self.fault = None
-        if exited:
+        repeated, self._repeated = self._repeated, False
+        if exited and not self._shown:
             self._dies = True
             self._settle(modern=False)
             return None
-        match judged(response):
+        match judged(response, http=self._http):
             case Modern(legacy):
                 self._settle(modern=True)
                 self._legacy = self._legacy if legacy is None else legacy
             case Legacy():
                 self._settle(modern=False)
+            case Again() if repeated:  # it knows the version, whatever else it has against the question
+                self._settle(modern=True)
             case Again(version):
+                self._repeated = True
                 return version
             case Incompatible(theirs):
                 ours = ", ".join((*LEGACY_VERSIONS, *MODERN_VERSIONS))
@@ -235,8 +253,9 @@ class Eras:
 
     def _settle(self, *, modern: bool) -> None:
         now = self._clock()
-        if self._modern is not None and self._modern is not modern:
+        if self._shown is not None and self._shown is not modern:
             self._changes.append(now)
+        self._shown = modern
         flapping = len(self._changes) == _FLAPPING and now - self._changes[0] < _FLAPPING_TIME
         if flapping and modern:
             self._warn("the server's era keeps changing; it is taken for a legacy one")
@@ -253,15 +272,25 @@ class Eras:
         return self._modern is True and self._legacy is False
 
     def may_be_modern(self, response: Response) -> bool:
-        """Whether to ask a server that refused `initialize` for its modern side."""
-        if self._configured is not None or self._legacy or self._modern is False:
+        """Whether to ask a server that refused `initialize` for its modern side.
+
+        Of one that was taken for legacy but never initialized, any such refusal is a reason for doubt.
+        """
+        if self._configured is not None:
             return False
-        return refused(response)
+        if self._modern is not False and not self._legacy:
+            return refused(response)
+        told = _doubtful("initialize", response, Era.LEGACY)
+        return (told or (not self._legacy and refused(response))) and self._look_again()
 
     def doubt(self, method: str, response: Response, spoken: Era) -> bool:
         """Whether an error shows that the server changed its era (§6.3); then it is to be asked again."""
         if self._configured is not None or not _doubtful(method, response, spoken):
             return False
+        return self._look_again()
+
+    def _look_again(self) -> bool:
+        """Believe nothing any more, unless that was so a moment ago."""
         now = self._clock()
         if self._doubted is not None and now - self._doubted < AGAIN:
             return False
@@ -279,4 +308,5 @@ def _doubtful(method: str, response: Response, spoken: Era) -> bool:
         return spoken is Era.MODERN and data.status in (400, 404, 405)
     if spoken is Era.MODERN:
         return method == "server/discover" and said.code == METHOD_NOT_FOUND
-    return said.code in (_UNSUPPORTED, _MISMATCH)
+    # Behind the translation the server's own code is in the data.
+    return (said.code if data.upstream is None else data.upstream) in (_UNSUPPORTED, _MISMATCH)

@@ -19,7 +19,7 @@ from bridge.core.message import Id, Notification, Request, Response, local_error
 from bridge.core.splice import members, quote, replaced
 from bridge.era import logs
 from bridge.era.attribution import Nobody, attributed
-from bridge.era.calls import Board, Call, Move
+from bridge.era.calls import Board, Call, Move, Open
 from bridge.era.capabilities import NOTHING, Capabilities
 from bridge.era.envelope import Envelope, without_envelope
 from bridge.era.mapped_tasks import MappedTasks
@@ -29,7 +29,7 @@ from bridge.era.origin import is_own
 from bridge.era.own import Done, Own
 from bridge.era.parking import Parking, unsolicited
 from bridge.era.progress import amount, under
-from bridge.era.questions import ROOTS, missing, refused, related_task, unaskable
+from bridge.era.questions import ROOTS, given_up, missing, refused, related_task, unaskable
 from bridge.era.results import completed, failed
 from bridge.era.suspend import Calls, H
 from bridge.era.suspending import Suspending
@@ -149,7 +149,7 @@ class Running(Generic[H]):
 
     def stop(self, call: Call) -> Events:
         """End it unanswered; first the server is told, so that it does not act on what comes then."""
-        return (*self._cancel(call), *self._suspending.give_up(call), *self._end(call))
+        return (*self._cancel(call), *self._passed_on(call), *self._end(call))
 
     def _cancel(self, call: Call) -> Events:
         if call.upstream is None:
@@ -161,12 +161,29 @@ class Running(Generic[H]):
 
     def _answered(self, call: Call, response: Response) -> Events:
         self._works_at(call, None)
-        given_up = self._suspending.give_up(call)
+        passed_on = self._passed_on(call)
         call.move(Move.RESULT)
         if call.exchange is None:
             call.kept = response
-            return given_up
-        return (*given_up, *self.deliver(call, response))
+            return passed_on
+        return (*passed_on, *self.deliver(call, response))
+
+    def _passed_on(self, call: Call) -> Events:
+        """What was asked in the course of a call that has ended; a guess may have put it there.
+
+        It is put to another call that it can be of, or answered if there is none.
+        """
+        others = [one for one in self._board.working() if one is not call]
+        guessed = self._suspending.guessed(call) if others else []
+        asked = [event for one in guessed for event in self._asked_again(others, one)]
+        return [*asked, *self._suspending.give_up(call)]
+
+    def _asked_again(self, others: list[Call], one: Open) -> Events:
+        assert one.question is not None
+        found = attributed(others, lambda other: other.multi_round)
+        if isinstance(found, Call):
+            return self._suspending.take(found, one.question, one)
+        return (Replied(one.question, given_up(one.question)),)
 
     def deliver(self, call: Call, response: Response) -> Events:
         wanted = visits(response) if call.multi_round else None

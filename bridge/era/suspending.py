@@ -78,7 +78,7 @@ class Suspending(Generic[H]):
 
     # The server asks
 
-    def take(self, call: Call, question: Question, asked: Request) -> Events:
+    def take(self, call: Call, question: Question, asked: Request | Open) -> Events:
         """Have the client of this call asked."""
         params = b"" if asked.params is UNSET else bytes(asked.params)
         if not call.capabilities.covers(asked.method, params):
@@ -122,6 +122,17 @@ class Suspending(Generic[H]):
     def _settle(call: Call) -> None:
         if not call.open:
             call.move(Move.SETTLED)
+
+    def guessed(self, call: Call) -> list[Open]:
+        """Take back the questions of which nothing but their time said that they are of this call."""
+        taken = [
+            self._close(call, key)
+            for key, one in list(call.open.items())
+            if one.question is not None and one.question.exchange is None
+        ]
+        if taken:
+            self._settle(call)
+        return taken
 
     def give_up(self, call: Call) -> Events:
         """Answer the server's open questions in the place of the client."""

@@ -60,7 +60,7 @@ class Terms:
     """For a question outside of any call to wait for one."""
     park_blocking: float = 2.0
     """The same while requests run that the question may block."""
-    suspended_per_subject: int = 32
+    suspended_per_subject: int = 256
     suspended_in_all: int = 1024
     level: float = 2.0
     """For a legacy server to take a log level."""

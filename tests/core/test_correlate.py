@@ -720,3 +720,13 @@ def test_events_of_the_server_carry_its_own_messages() -> None:
     hop.note("x")
     [noted] = hop.take_fallen()
     assert isinstance(noted, Noted)
+
+
+def test_log_message_without_a_stream_is_nobodys_where_it_could_be_of_several_subjects() -> None:
+    hop, ann, bob = Hop(fresh=True), Party("a", "ann"), Party("b", "bob")
+    first = hop.ask(ann, 1, log=True)
+    hop.note("notifications/message", b'{"level":"info","data":1}')
+    assert [exchange for _, exchange, _ in hop.notes()] == [first]
+    hop.ask(bob, 1)
+    hop.note("notifications/message", b'{"level":"info","data":2}')
+    assert [exchange for _, exchange, _ in hop.notes()] == [None]

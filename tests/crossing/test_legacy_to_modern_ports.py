@@ -24,7 +24,7 @@ from support.scripted_bridge import (
 from support.scripted_server import LIMIT, Heard, ScriptedServer, ScriptedSource, dump
 
 from bridge.app import Site
-from bridge.config import Access, Command, Config, Downstream, Listen
+from bridge.config import Access, Command, Config, Downstream, Listen, ProcessModel
 from bridge.downstream.listener import serve
 from bridge.downstream.stdio import StdioPort
 from bridge.era.revisions import Era
@@ -38,7 +38,7 @@ TOKEN = "s3cret-token-of-16"
 
 @asynccontextmanager
 async def modern() -> AsyncIterator[Bridge]:
-    async with bridged(era=Era.MODERN) as bridge:
+    async with bridged(era=Era.MODERN, process=ProcessModel.SHARED) as bridge:
         yield bridge
 
 
@@ -331,3 +331,14 @@ async def test_a_request_before_initialize_is_refused_on_stdio() -> None:
             await port.close()
             writer.close()
             other.close()
+
+
+async def test_each_session_has_a_child_of_its_own_unless_they_share() -> None:
+    """On stdio nothing says whose a log message is; a child for each session leaves no doubt."""
+    async with bridged(era=Era.MODERN) as bridge:
+        openings = [await bridge.post(initialize()) for _ in range(2)]
+        for opening in openings:
+            server = await bridge.source.next()
+            server.answers(await server.hears("server/discover"), discovery(QUIET))
+            assert (await opening.answer()).status == 200
+        assert len(bridge.source.servers) == 2

@@ -544,7 +544,7 @@ def test_call_whose_time_is_over_is_not_suspended_any_more() -> None:
 
 @pytest.mark.crossing("D35")
 def test_a_subject_may_have_so_many_suspended_calls_and_the_next_runs_on_unasked() -> None:
-    bench = Bench()
+    bench = Bench(terms=Terms(suspended_per_subject=32))
     for _ in range(32):
         exchange = bench.call()
         hop_id = bench.take_sent()[0]["id"]

@@ -435,3 +435,23 @@ async def test_state_whose_call_was_lost_with_its_server_is_answered_with_the_lo
             answer = await bridge.ask_modern(called(ELICITS, 2, inputResponses={}, requestState=state))
         assert (answer.status, answer.error["code"]) == (200, -32603)
         assert answer.error["data"] == {"origin": "bridge", "reason": "call_lost"}
+
+
+# --- strangers ---
+
+
+@pytest.mark.parametrize("isolation", [Isolation.PRINCIPAL, Isolation.SHARED])
+async def test_strangers_share_only_where_that_is_wanted_and_are_asked_nothing(isolation: Isolation) -> None:
+    async with bridged(era=Era.LEGACY, isolation=isolation, host="0.0.0.0") as bridge:
+        exchange = await bridge.post_modern(able(ELICITS))
+        if isolation is Isolation.PRINCIPAL:
+            answer = await exchange.answer()
+            assert (answer.status, answer.error["code"]) == (200, -32603)
+            assert answer.error["data"] == {"origin": "bridge", "reason": "isolation"}
+            assert "--isolation shared" in answer.error["message"]
+            assert bridge.source.servers == []
+            return
+        server = await bridge.source.next()
+        assert (await opens(server)).params["capabilities"] == {}
+        server.answers(await server.hears("tools/list"), {"tools": []})
+        assert (await exchange.answer()).status == 200

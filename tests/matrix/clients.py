@@ -173,8 +173,9 @@ class SseClient:
 
     async def _pinged(self) -> int:
         async with self._post(b'{"jsonrpc":"2.0","id":0,"method":"ping"}') as response:
-            assert response.status in (202, 404), await told(response)
-            return response.status
+            status: int = response.status
+            assert status in (202, 404), await told(response)
+            return status
 
 
 def unlimited() -> ClientSession:

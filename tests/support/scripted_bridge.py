@@ -256,6 +256,7 @@ async def bridged(
     terms: Terms | None = None,
     isolation: Isolation = Isolation.PRINCIPAL,
     when_full: WhenFull = WhenFull.WAIT,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[Bridge]:
     """The bridge at work, without the gate that holds callers against `access`.
 
@@ -270,6 +271,7 @@ async def bridged(
         access=access or Access(),
         era=era,
         terms=terms or Terms(),
+        listen=Listen(host=host, port=0),
         isolation=isolation,
         when_full=when_full,
     )
