@@ -73,7 +73,7 @@ class Detection:
             except BaseException:
                 self._host.discard(link)
                 raise
-            if self.eras.fault is None:
+            if self.eras.fault is None and link.fault is None:
                 self._host.put_by(link)
             else:
                 self._host.discard(link)

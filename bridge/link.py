@@ -91,6 +91,8 @@ class Link:
         """How often the server said that its tools changed."""
         self._correlation = Correlation(fresh=fresh)
         self._pipeline = Pipeline()
+        self._layered = False
+        """Whether anything is between a port and the wire."""
         self._crossed: dict[Party, Pipeline] = {}
         """The pipelines of parties that have one of their own."""
         self._ports: dict[Party, Port] = {}
@@ -133,12 +135,14 @@ class Link:
     def insert(self, *layers: Layer) -> None:
         """Put layers between all ports and the wire."""
         self._pipeline = Pipeline(layers)
+        self._layered = True
 
     def join(self, port: Port, *layers: Layer, behind: Party | None = None) -> None:
         """Serve a port; `layers` are its own, and `behind` is the party they speak to the server as."""
         self._ports[port.party] = port
         if layers:
             pipeline = Pipeline(layers)
+            self._layered = True
             for party in (port.party, behind or port.party):
                 self._crossed[party] = pipeline
 
@@ -225,7 +229,8 @@ class Link:
             port.answered(exchange, answer_to_fault(exchange.id, self.fault))
             return exchange
         self._waiting.add(exchange)
-        party.exchanges[exchange.id] = exchange
+        if self._layered:
+            party.exchanges[exchange.id] = exchange  # a layer may never send it under this id
         if asked.method != LISTEN:
             self._expiry.add(exchange)
         if asked.method in _OPENING:
@@ -250,6 +255,11 @@ class Link:
         if exchange.method != "initialize":
             self._rise(Withdrawn(exchange, note), exchange.party)
             self._settled(exchange)
+
+    def spare(self, exchange: Exchange) -> None:
+        """Hold it to no time limit: who asked has a patience of its own."""
+        self._expiry.remove(exchange)
+        self._starting.remove(exchange)
 
     def forsake(self, exchange: Exchange) -> None:
         """Wait no longer for an answer, which is not cancelled; it is dropped if it comes."""
@@ -276,7 +286,7 @@ class Link:
             del self._crossed[behind]
 
     def _rise(self, event: Up, party: Party | None) -> None:
-        self._execute(self._pipeline_of(party).up(event))
+        self._execute(self._pipeline_of(party).up(event) if self._layered else (event,))
 
     def _execute(self, events: Iterable[Event]) -> None:
         """Carry out what left the pipeline, at either end."""
@@ -316,21 +326,20 @@ class Link:
 
     def _fall(self, message: Request | Notification | Response, on: Id | None) -> None:
         self.proven = True
-        if isinstance(message, Notification) and message.method == _TOOLS_CHANGED:
+        if self.kept and isinstance(message, Notification) and message.method == _TOOLS_CHANGED:
             self.tools_changed += 1
         events = self._correlation.received(message, on)
         if not events and log.isEnabledFor(logging.DEBUG):
             log.debug("%s: nobody's: %r", self.label, message.raw[:120])
         for event in events:
-            if isinstance(event, Questioned) and self.era is Era.MODERN:
-                log.warning(
-                    "%s: dropped its request %s; a modern server may not ask",
-                    self.label,
-                    event.question.method,
-                )
+            if self.era is Era.MODERN and isinstance(event, Questioned):
+                what = event.question.method
+                log.warning("%s: dropped its request %s; a modern server may not ask", self.label, what)
                 self._correlation.forget(event.question)
-            else:
+            elif self._layered:
                 self._sink(event)
+            else:
+                self._execute((event,))
 
     def _sink(self, event: Down) -> None:
         self._execute(self._pipeline_of(party_of(event)).down(event))
@@ -365,7 +374,7 @@ class Link:
 
     def _settled(self, exchange: Exchange) -> None:
         self._waiting.discard(exchange)
-        if exchange.party.exchanges.get(exchange.id) is exchange:
+        if self._layered and exchange.party.exchanges.get(exchange.id) is exchange:
             del exchange.party.exchanges[exchange.id]
         self._expiry.remove(exchange)
         self._starting.remove(exchange)
@@ -485,6 +494,7 @@ class Caller:
     async def probe(self, method: str, params: bytes, patience: anyio.CancelScope) -> Response | None:
         """Ask what a server may not know; None when `patience` is over. It is never cancelled (§6.1)."""
         exchange, done = self._ask(method, params)
+        self.link.spare(exchange)
         with patience:
             return await done
         self.link.forsake(exchange)

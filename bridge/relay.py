@@ -175,7 +175,7 @@ class Relay:
         if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
             await self.detection.find()
         elif self._blank is None:
-            self._blank = await self._fresh_link()
+            self.put_by(await self._fresh_link())
 
     async def open(self, *, fresh: bool, era: Era) -> Link:
         """A link on which nothing was asked, whose ids are minted or kept. Raises ServerFault."""
@@ -256,6 +256,8 @@ class Relay:
 
     def put_by(self, link: Link) -> None:
         """Keep a link on which no client asked anything for the next who needs one."""
+        if self._blank is not None:
+            self.discard(self._blank)
         self._blank = link
 
     def discovered(self, revision: str) -> None:
@@ -305,6 +307,9 @@ class Relay:
                 return
             if spoken is Era.MODERN:
                 self._modern.let_go()
+                for link in [one for one in self._links if one.era is Era.MODERN]:
+                    if link is not self._blank:  # it is the one that was asked just now
+                        self.discard(link)
             else:
                 self._crossing.end()
 
@@ -341,7 +346,9 @@ class Relay:
             await self.detection.ask(caller)
             if self.detection.refused_initialize():
                 raise EraChanged("The server turned out to be modern")
-        raise ServerFault(f"The server refused to initialize: {_message_of(response)}")
+        text = f"The server refused to initialize: {_message_of(response)}"
+        heard = self.detection.eras.heard
+        raise ServerFault(f"{text}; and to server/discover it said: {heard}" if heard else text)
 
     async def _keep_evidence(self) -> None:
         """Find out by a throw-away child whether the server works, whenever nobody else has."""
@@ -353,10 +360,16 @@ class Relay:
 
     async def _check(self) -> None:
         if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
-            with suppress(ServerFault):
+            try:
                 await self.detection.find()
-                if self.readiness.ready:
-                    return
+            except CircuitOpen as fault:
+                await anyio.sleep(fault.retry_after)
+                return
+            except ServerFault as fault:
+                self.failed(fault)
+                return
+            if self.readiness.ready:
+                return
         if self.config.process is ProcessModel.SHARED and await self._shared_tells():
             return
         try:

@@ -25,6 +25,8 @@ _CAPABILITY: Final = -32021
 _UNSUPPORTED: Final = -32022
 _OLD_STATUS: Final = frozenset({400, 404, 405, 406, 415, 422})
 """What a server that knows no modern request may answer to its POST (§6.2)."""
+_UNREADABLE: Final = frozenset({"upstream_invalid_answer", "invalid_upstream_message"})
+_LATE: Final = "upstream_timeout"
 
 BELIEVED: Final = 24 * 3600.0
 """Seconds until what was found out is doubted."""
@@ -91,7 +93,7 @@ def judged(response: Response | None, *, http: bool = False) -> Verdict:
         return _discovered(response.result)
     said, data = _read(response)
     if data.origin == "bridge":
-        return _failed(said, data)
+        return _failed(said, data, http=http)
     match said.code:
         case code if code == _UNSUPPORTED:
             return _unsupported(data.supported)
@@ -119,11 +121,11 @@ def _unsupported(theirs: Sequence[str]) -> Verdict:
     return Legacy() if known else Incompatible(tuple(theirs))
 
 
-def _failed(said: _Error, data: _Data) -> Verdict:
+def _failed(said: _Error, data: _Data, *, http: bool) -> Verdict:
     """An error of the bridge's own: nobody answered, or not in JSON-RPC."""
-    if data.status in _OLD_STATUS or (data.status is None and data.reason == "upstream_invalid_answer"):
+    if data.status in _OLD_STATUS or (data.status is None and data.reason in _UNREADABLE):
         return Legacy()
-    return Undecided(said.message)
+    return Legacy() if data.reason == _LATE and not http else Undecided(said.message)
 
 
 def refused(response: Response) -> bool:
@@ -184,6 +186,8 @@ class Eras:
         """Whether it once exited because it was asked."""
         self.fault: str | None = None
         """Why the last look found nothing out; None if it did."""
+        self.heard = ""
+        """The error that the last look met, whatever it was taken for."""
 
     @property
     def probing(self) -> bool:
@@ -228,6 +232,7 @@ class Eras:
     def learn(self, response: Response | None, *, exited: bool) -> str | None:
         """Draw the consequence of an answer to `server/discover`; a version to ask with once more, if any."""
         self.fault = None
+        self.heard = "" if response is None or response.error is UNSET else _read(response)[0].message
         repeated, self._repeated = self._repeated, False
         if exited and not self._shown:
             self._dies = True
@@ -274,14 +279,17 @@ class Eras:
     def may_be_modern(self, response: Response) -> bool:
         """Whether to ask a server that refused `initialize` for its modern side.
 
-        Of one that was taken for legacy but never initialized, any such refusal is a reason for doubt.
+        Of one that was taken for legacy but never initialized, any such refusal is a reason for doubt,
+        unless it was asked just now.
         """
         if self._configured is not None:
             return False
         if self._modern is not False and not self._legacy:
             return refused(response)
-        told = _doubtful("initialize", response, Era.LEGACY)
-        return (told or (not self._legacy and refused(response))) and self._look_again()
+        doubtful = _doubtful("initialize", response, Era.LEGACY)
+        if not self._legacy and self._clock() - self._at >= AGAIN:
+            doubtful = refused(response)
+        return doubtful and self._look_again()
 
     def doubt(self, method: str, response: Response, spoken: Era) -> bool:
         """Whether an error shows that the server changed its era (§6.3); then it is to be asked again."""

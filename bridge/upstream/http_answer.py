@@ -62,6 +62,10 @@ class Refused(ServerFault):
         told = {name: response.headers.get(header) for name, header in _TOLD.items()}
         self.told = {name: client.redacted(value) for name, value in told.items() if value is not None}
 
+    def beside(self, other: ServerFault) -> None:
+        """Tell of another failure too: of what was tried because of this one."""
+        self.args = (f"{self}; {other}",)
+
 
 _TOLD: Final = {"wwwAuthenticate": "WWW-Authenticate", "retryAfter": "Retry-After"}
 

@@ -90,6 +90,7 @@ class RemoteUpstream:
             await self.connect()
         except (NoEndpoint, Refused, Unreachable) as fault:
             log.debug("%s: no HTTP+SSE here either: %s", self.label, fault)
+            refusal.beside(fault)
             return None
         self._source.found(Transport.SSE)
         return self._transport.send

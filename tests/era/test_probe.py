@@ -75,7 +75,7 @@ JUDGED: dict[str, tuple[Response, Verdict]] = {
     "a success that is no answer": (unreachable("upstream_invalid_answer"), Legacy()),
     "unreachable": (unreachable(), Undecided("Cannot connect")),
     "lost": (unreachable("upstream_lost"), Undecided("Cannot connect")),
-    "timed out": (unreachable("upstream_timeout"), Undecided("Cannot connect")),
+    "spoilt": (unreachable("invalid_upstream_message"), Legacy()),
     **{f"HTTP {status}": (http(status), Legacy()) for status in (400, 404, 405, 406, 415, 422)},
     **{
         f"HTTP {status}": (http(status), Undecided(f"HTTP {status}"))
@@ -90,9 +90,10 @@ def test_answer_says_what_the_server_is(name: str) -> None:
     assert judged(answer) == verdict
 
 
-def test_silence_of_a_process_means_legacy_and_over_http_means_nothing() -> None:
-    assert judged(None) == Legacy()
-    assert isinstance(judged(None, http=True), Undecided)
+@pytest.mark.parametrize("silence", [None, unreachable("upstream_timeout")])
+def test_silence_of_a_process_means_legacy_and_over_http_means_nothing(silence: Response | None) -> None:
+    assert judged(silence) == Legacy()
+    assert isinstance(judged(silence, http=True), Undecided)
 
 
 @pytest.mark.parametrize("code", [-32022, -32020, -32601, -32602, -32600])
@@ -204,6 +205,13 @@ def test_server_that_cannot_be_asked_stays_unknown_and_the_next_answer_counts(kn
     known.learn(discovered(NEW))
     assert known.fault() is None
     assert known.eras.speak(Era.MODERN) is Era.MODERN
+
+
+def test_last_error_is_kept_to_be_told_whatever_it_meant(known: Known) -> None:
+    known.learn(http(404))
+    assert known.eras.heard == "HTTP 404"
+    known.learn(discovered(NEW))
+    assert known.eras.heard == ""
 
 
 def test_silence_over_http_is_a_fault_and_no_verdict() -> None:
@@ -398,6 +406,9 @@ def test_silent_server_that_then_cannot_be_initialized_is_asked_once_more(known:
 
 def test_server_that_died_once_of_something_else_is_found_out_in_the_end(known: Known) -> None:
     known.learn(unreachable("upstream_lost"), exited=True)
+    assert not known.eras.may_be_modern(says(-32601)), "it was asked just now"
+    known.now += AGAIN
+    assert not known.eras.may_be_modern(says(-32603))
     assert known.eras.may_be_modern(says(-32601))
     assert known.eras.probing
 
