@@ -9,7 +9,7 @@ basic/transports on streams: never compressed, headers at once, nothing held bac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiohttp.abc import AbstractStreamWriter
@@ -84,13 +84,13 @@ class EventStream(StreamResponse):
             await self._drained()
 
     @property
-    def waiting(self) -> int:
-        """Events pushed that `run` did not begin to send."""
-        return len(self._pending)
+    def waiting(self) -> Sequence[bytes]:
+        """What was pushed and `run` did not begin to send."""
+        return self._pending
 
-    def push(self, data: bytes, *, once: bool = False) -> None:
-        """Add to what `run` sends, with `once` if the same does not wait there. Dropped when it is over."""
-        if self._over or self._finishing or (once and data in self._pending):
+    def push(self, data: bytes) -> None:
+        """Add to what `run` sends. Dropped when the stream is over."""
+        if self._over or self._finishing:
             return
         self._pending.append(data)
         self.pending_bytes += len(data)

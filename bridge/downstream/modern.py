@@ -70,10 +70,12 @@ class HttpOutlet:
 
     @property
     def waiting(self) -> int:
-        return self._reply.waiting
+        return len(self._reply.waiting)
 
     def push(self, note: Notification, *, once: bool = False) -> None:
-        self._reply.push(line_safe(note.raw), once=once)
+        raw = line_safe(note.raw)
+        if not (once and sse.event(raw) in self._reply.waiting):
+            self._reply.push(raw)
 
     def end(self, answered: Response | None = None) -> None:
         if answered is None:

@@ -8,7 +8,7 @@ Who writes into it, and how an event is recorded for a resumption, is the port's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiohttp.web import BaseRequest, StreamResponse
@@ -95,14 +95,14 @@ class Reply:
     # From the port
 
     @property
-    def waiting(self) -> int:
+    def waiting(self) -> Sequence[bytes]:
         """Events that nobody began to send."""
-        return len(self._events) if self._stream is None else self._stream.waiting
+        return self._events if self._stream is None else self._stream.waiting
 
-    def push(self, payload: bytes, *, once: bool = False) -> None:
-        """A message before the answer; with `once` not if the same waits to be sent."""
+    def push(self, payload: bytes) -> None:
+        """A message before the answer."""
         if self.carries:
-            self._write(payload, once=once)
+            self._write(payload)
 
     def answer(self, payload: bytes, status: int = 200) -> None:
         """An answer; with the last one expected the reply is finished."""
@@ -142,15 +142,15 @@ class Reply:
         self._answers.clear()
         self._tell()
 
-    def _write(self, payload: bytes, *, once: bool) -> None:
+    def _write(self, payload: bytes) -> None:
         if not self.streaming:
             self._begin()
-        self._buffer(self.encode(payload), once=once)
+        self._buffer(self.encode(payload))
 
-    def _buffer(self, event: bytes, *, once: bool = False) -> None:
+    def _buffer(self, event: bytes) -> None:
         if self._stream is not None:
-            self._stream.push(event, once=once)
-        elif not self._gone and not (once and event in self._events):
+            self._stream.push(event)
+        elif not self._gone:
             self._events.append(event)
 
     def _count(self) -> None:

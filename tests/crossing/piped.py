@@ -43,9 +43,7 @@ class Piped:
 
 
 @asynccontextmanager
-async def _scripted(
-    config: Config, source: ScriptedSource, ends: tuple[int, int]
-) -> AsyncIterator[StdioPort]:
+async def _played(config: Config, source: ScriptedSource, ends: tuple[int, int]) -> AsyncIterator[StdioPort]:
     async with Relay(config, source) as relay:
         port = StdioPort(relay, *ends)
         try:
@@ -65,7 +63,7 @@ async def piped(
     (stdin, writing), (reading, stdout) = socket.socketpair(), socket.socketpair()
     ends = stdin.detach(), stdout.detach()
     serving: AbstractAsyncContextManager[StdioPort] = (
-        _scripted(config, source, ends) if url is None else wrapping(config, {}, *ends)
+        _played(config, source, ends) if url is None else wrapping(config, {}, *ends)
     )
     async with serving as port:
         _, writer = await asyncio.open_connection(sock=writing)

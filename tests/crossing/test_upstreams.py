@@ -455,3 +455,28 @@ async def test_strangers_share_only_where_that_is_wanted_and_are_asked_nothing(i
         assert (await opens(server)).params["capabilities"] == {}
         server.answers(await server.hears("tools/list"), {"tools": []})
         assert (await exchange.answer()).status == 200
+
+
+@pytest.mark.crossing("F8")
+async def test_equal_changes_for_a_client_that_does_not_read_are_one() -> None:
+    async with bridged(era=Era.LEGACY) as bridge:
+        wanted = {"toolsListChanged": True, "resourcesListChanged": True}
+        everything = {**EVERYTHING, "resources": {"listChanged": True}}
+        exchange = await bridge.post_modern(modern("L", "subscriptions/listen", notifications=wanted))
+        server = await bridge.source.next()
+        await opens(server, opened(capabilities=everything))
+        await exchange.event()
+        for _ in range(3):
+            for _ in range(10):
+                server.notes("tools/list_changed")
+            server.notes("resources/list_changed")
+        told = [(await exchange.event()).message["method"] for _ in range(2)]
+        assert told == ["notifications/tools/list_changed", "notifications/resources/list_changed"]
+        await server_says_more(server, exchange)
+
+
+async def server_says_more(server: ScriptedServer, exchange: Exchange) -> None:
+    """What comes next is news: nothing of what was said before waits."""
+    await asyncio.sleep(0)
+    server.notes("resources/list_changed")
+    assert (await exchange.event()).message["method"] == "notifications/resources/list_changed"

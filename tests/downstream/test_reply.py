@@ -118,17 +118,16 @@ async def test_message_makes_a_stream_that_begins_with_what_was_answered_before(
     assert (status, headers["content-type"], headers["x-mine"]) == (200, "text/event-stream", "1")
 
 
-async def test_message_that_waits_already_is_pushed_only_once() -> None:
+async def test_it_tells_what_nobody_began_to_send() -> None:
     reply = Reply(BOTH, encode)
-    reply.push(b"note", once=True)
-    reply.push(b"note", once=True)
-    assert reply.waiting == 1
+    reply.push(b"note")
+    assert list(reply.waiting) == [b"<note>"]
     async with posted(reply) as (_, client):
         await client.head()
         assert await client.chunk() == b"<note>"
-        assert reply.waiting == 0
-        reply.push(b"note", once=True)
-        reply.push(b"note", once=True)
+        assert list(reply.waiting) == []
+        reply.push(b"note")
+        assert list(reply.waiting) == [b"<note>"]
         reply.answer(b"1")
         assert await body_of(client) == b"<note><1>"
 
