@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import anyio
 from msgspec import Raw
 
-from bridge.config import Config, Isolation, WhenFull
+from bridge.config import Command, Config, Isolation, WhenFull
 from bridge.core.correlate import LISTEN
 from bridge.core.message import Request, Response, local_error, notification
 from bridge.core.splice import joined, quote
@@ -28,7 +28,7 @@ from bridge.era.revisions import LATEST_LEGACY, Era
 from bridge.era.suspend import Calls, Elsewhere
 from bridge.era.task_ids import TaskIds
 from bridge.era.terms import Declare, Tasks
-from bridge.errors import PoolFull, UpstreamVersion
+from bridge.errors import PoolFull, ServerFault, UpstreamVersion
 from bridge.kept import Keeper, Kept
 from bridge.link import Caller, Link
 
@@ -67,7 +67,14 @@ class _Session:
         link = self.kept.last
         if self.wanted:
             return False
-        return link is None or self.layer is None or not (link.in_flight or self.layer.busy)
+        return link is None or self.layer is None or not (link.used or self.layer.busy)
+
+
+class _Ready(NamedTuple):
+    """An upstream session that is initialized."""
+
+    link: Link
+    layer: ModernToLegacy[Link]
 
 
 class Crossing:
@@ -77,6 +84,9 @@ class Crossing:
         self._calls, self._tasks = calls, tasks
         self._held: dict[tuple[str, bytes], dict[Capabilities, _Session]] = {}
         """By subject and forwarded identity; of one subject least recently used first."""
+        self._spares: dict[Capabilities, _Ready] = {}
+        """Upstream sessions that are initialized and nobody's yet, the oldest first."""
+        self._stocking = False
         self._each = config.limits.upstreams_per_subject
 
     async def link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
@@ -155,6 +165,18 @@ class Crossing:
 
     async def _open(self, declared: Capabilities, identity: bytes, session: _Session | None) -> Link:
         self._host.expect(_AHEAD)
+        ready = self._spares.pop(declared, None) if identity == CLIENT else None
+        if ready is None or ready.link.fault is not None:
+            ready = await self._opened(declared, identity)
+        if session is not None:
+            session.layer = ready.layer
+            self._host.spawn(self._stock, declared)
+        label = ready.link.label
+        log.info("%s: opened for modern clients, declaring %s", label, declared.declared().decode())
+        return ready.link
+
+    async def _opened(self, declared: Capabilities, identity: bytes) -> _Ready:
+        """A new upstream session, initialized. Raises ServerFault."""
         link = await self._host.open(fresh=True, era=Era.LEGACY)
         try:
             caller = Caller(link)
@@ -172,10 +194,25 @@ class Crossing:
             opened, declared, self._calls, link, self._terms, link, self._tasks
         )
         link.insert(layer)
-        if session is not None:
-            session.layer = layer
-        log.info("%s: opened for modern clients, declaring %s", link.label, declared.declared().decode())
-        return link
+        return _Ready(link, layer)
+
+    async def _stock(self, declared: Capabilities) -> None:
+        """Have one more of these ready, initialized, for the next subject or for when this one is lost.
+
+        Only children are slow enough to start; as many are kept as processes are kept warm.
+        """
+        most = self._config.warm if isinstance(self._config.upstream, Command) else 0
+        if self._stocking or declared in self._spares or not most:
+            return
+        self._stocking = True
+        try:
+            self._spares[declared] = await self._opened(declared, CLIENT)
+        except ServerFault as fault:
+            log.debug("no upstream session could be opened ahead of need: %s", fault)
+        finally:
+            self._stocking = False
+        while len(self._spares) > most:
+            self._host.discard(self._spares.pop(next(iter(self._spares))).link)
 
     # Room
 
@@ -215,6 +252,8 @@ class Crossing:
             for one in [one for one, session in mine.items() if session.idle and session.last <= oldest]:
                 self._let_go(mine, one)
         self._held = {key: mine for key, mine in self._held.items() if mine}
+        if not self._held:
+            self._clear_spares()
 
     def end(self) -> None:
         """The server is of another era now: end every upstream session."""
@@ -222,6 +261,12 @@ class Crossing:
         for mine in held.values():
             for session in mine.values():
                 session.kept.let_go()
+        self._clear_spares()
+
+    def _clear_spares(self) -> None:
+        spares, self._spares = self._spares, {}
+        for spare in spares.values():
+            self._host.discard(spare.link)
 
 
 def initialize(capabilities: bytes, client: bytes) -> bytes:

@@ -167,6 +167,11 @@ class Link:
                 return
 
     @property
+    def used(self) -> bool:
+        """Whether anybody has joined it."""
+        return bool(self._ports)
+
+    @property
     def idle_since(self) -> float | None:
         """Since when nobody waits and no session uses it; None while somebody does."""
         return None if self._waiting or self._crossed else self.quiet_since

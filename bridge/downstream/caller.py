@@ -99,12 +99,17 @@ class ModernCaller:
         self._acknowledged = False
         """Whether the client was told of its subscription; what acknowledges one after it is news."""
 
-    def ask(self, link: Link) -> None:
-        """Send the request over this link."""
+    def take(self, link: Link) -> None:
+        """Be served by this link from now on, so that it is not let go."""
         self._leave_link()
         self._link = link
-        self._tries += 1
         link.join(self)
+
+    def ask(self, link: Link) -> None:
+        """Send the request over this link."""
+        if link is not self._link:
+            self.take(link)
+        self._tries += 1
         link.ask(self, self._asked, self._outlet, wants_log=self._wants_log)
 
     def leave(self) -> None:

@@ -114,10 +114,6 @@ class ModernEndpoint:
             return refused(found.raw, _status(found))
         if isinstance(found, Elsewhere):
             return await self._elsewhere(request, asked, found)
-        refusal = await self._unfit(found, request, asked, claims)
-        if refusal is not None:
-            self._relay.release(found)
-            return refusal
         return await self._call(found, request, accepted, asked, claims)
 
     async def _unfit(self, link: Link, request: BaseRequest, asked: Request, claims: Claims) -> Ready | None:
@@ -142,8 +138,12 @@ class ModernEndpoint:
             private=self._relay.config.access.token is not None,
             wants_log=claims.log_level is not None,
         )
-        call.ask(link)
+        call.take(link)
         try:
+            refusal = await self._unfit(link, request, asked, claims)
+            if refusal is not None:
+                return refusal
+            call.ask(link)
             return await reply.respond(
                 request, commits=self._commits, limits=self._limits, timing=self._timing, pressure=None
             )

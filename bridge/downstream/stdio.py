@@ -452,11 +452,12 @@ class ModernRequest:
             self.answer(found)
         elif not isinstance(found, Link):
             self.answer(elsewhere(self._asked))
-        elif await found.writable():
-            self.caller.ask(found)
         else:
-            self._port.relay.release(found)
-            self.answer(found.late(self._asked.id))
+            self.caller.take(found)
+            if await found.writable():
+                self.caller.ask(found)
+            else:
+                self.answer(found.late(self._asked.id))
 
     def cancel(self) -> None:
         if self._search is not None:

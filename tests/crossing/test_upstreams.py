@@ -480,3 +480,30 @@ async def server_says_more(server: ScriptedServer, exchange: Exchange) -> None:
     await asyncio.sleep(0)
     server.notes("resources/list_changed")
     assert (await exchange.event()).message["method"] == "notifications/resources/list_changed"
+
+
+# --- ahead of need ---
+
+
+async def test_next_upstream_session_of_a_set_is_initialized_ahead_of_need() -> None:
+    async with bridged(era=Era.LEGACY, warm=1) as bridge:
+        exchange, server, asked = await first(bridge, able(ELICITS))
+        spare = await bridge.source.next()
+        assert (await opens(spare)).params["capabilities"] == ELICITS
+        server.answers(asked, {"tools": []})
+        await exchange.answer()
+        server.dies()
+        again = await bridge.post_modern(able(ELICITS))
+        spare.answers(await spare.hears("tools/list"), {"tools": []})
+        assert (await again.answer()).status == 200
+        await opens(await bridge.source.next())
+
+
+async def test_spare_of_a_set_that_is_not_used_any_more_makes_room_for_another() -> None:
+    async with bridged(era=Era.LEGACY, warm=1) as bridge:
+        await first(bridge, able(ELICITS))
+        spare = await bridge.source.next()
+        await opens(spare)
+        await first(bridge, able(SAMPLES))
+        await opens(await bridge.source.next())
+        await spare.is_ended()

@@ -257,6 +257,7 @@ async def bridged(
     isolation: Isolation = Isolation.PRINCIPAL,
     when_full: WhenFull = WhenFull.WAIT,
     host: str = "127.0.0.1",
+    warm: int = 0,
 ) -> AsyncIterator[Bridge]:
     """The bridge at work, without the gate that holds callers against `access`.
 
@@ -273,6 +274,7 @@ async def bridged(
         terms=terms or Terms(),
         listen=Listen(host=host, port=0),
         isolation=isolation,
+        warm=warm,
         when_full=when_full,
     )
     loop, faults = asyncio.get_running_loop(), _Faults()
