@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 MODERN = "2026-07-28"
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+VERSIONS = [MODERN, *reversed(LEGACY)]
 BATCHING = "2025-03-26"
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -443,7 +444,7 @@ def enveloped(meta: Object) -> Peer:
     """
     version = member(meta, VERSION, str)
     if version != MODERN:
-        data = {"supported": [MODERN], "requested": version}
+        data = {"supported": VERSIONS, "requested": version}
         raise RequestError(VERSION_UNSUPPORTED, "Unsupported protocol version", data)
     level = meta.get(LOG_LEVEL)
     if level is not None:
@@ -466,7 +467,7 @@ def initialize(call: Call) -> Object:
 
 
 def discover(_: Call) -> Object:
-    return {"supportedVersions": [MODERN], "capabilities": CAPABILITIES, "instructions": INSTRUCTIONS}
+    return {"supportedVersions": VERSIONS, "capabilities": CAPABILITIES, "instructions": INSTRUCTIONS}
 
 
 def set_level(call: Call) -> Object:

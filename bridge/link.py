@@ -310,7 +310,9 @@ class Link:
                 case _:
                     for send in self._correlation.up(event):
                         if self._upstream is not None:
-                            self._upstream.send(line_safe(send.message.raw))
+                            message = send.message
+                            beside = message.headers if isinstance(message, Request) else ()
+                            self._upstream.send(line_safe(message.raw), beside)
 
     # Server to client
 

@@ -268,16 +268,22 @@ class Relay:
     def crosses(self, port: LegacyPort, link: Link, exchange: Exchange, response: Response) -> bool:
         """Whether an initialize that the server refused is put to its modern side instead.
 
-        The port is then moved to another link and gets the answer from there.
+        The port is then moved to another link and gets the answer from there; or it is answered
+        with what else was found out about the server.
         """
-        if (
-            link.era is Era.MODERN
-            or response.error is UNSET
-            or not self.detection.eras.may_be_modern(response)
-        ):
+        if link.era is Era.MODERN or response.error is UNSET:
             return False
-        self.spawn(self._cross, port, exchange, response)
-        return True
+        if self.detection.eras.may_be_modern(response):
+            self.spawn(self._cross, port, exchange, response)
+            return True
+        told = self.detection.eras.beside(response)
+        if told is not None:
+            self.spawn(self._answer, port, exchange, told)
+        return told is not None
+
+    @staticmethod
+    async def _answer(port: LegacyPort, exchange: Exchange, response: Response) -> None:
+        port.answered(exchange, response)
 
     async def _cross(self, port: LegacyPort, exchange: Exchange, response: Response) -> None:
         offer = port.party.offer

@@ -24,6 +24,7 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+VERSIONS = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
@@ -546,7 +547,7 @@ def test_batch_is_answered_one_by_one_where_it_was_negotiated(talk: Talk) -> Non
 @pytest.mark.spec("EV-11", "EV-18", "G-9", "EV-7", "CA-1")
 def test_discover_tells_versions_capabilities_and_how_long_that_holds(talk: Talk) -> None:
     result = talk.result("server/discover", modern())
-    assert result["supportedVersions"] == ["2026-07-28"]
+    assert result["supportedVersions"] == VERSIONS
     assert result["capabilities"]["resources"] == {"subscribe": True}
     assert result["instructions"]
     assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 3_600_000, "public")
@@ -580,7 +581,7 @@ def test_modern_result_names_type_server_and_lifetime(
 def test_version_that_is_not_served_is_answered_with_those_that_are(talk: Talk, version: str) -> None:
     error = talk.error("tools/list", {"_meta": {VERSION: version}})
     assert error["code"] == -32022
-    assert error["data"] == {"supported": ["2026-07-28"], "requested": version}
+    assert error["data"] == {"supported": VERSIONS, "requested": version}
 
 
 @pytest.mark.spec("EV-3", "EV-4", "FT-2")

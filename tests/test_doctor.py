@@ -16,6 +16,7 @@ from bridge import cli, doctor
 from bridge.app import running
 from bridge.config import Command, Config, Listen, Timing
 from bridge.config import Remote as Place
+from bridge.core.message import Headers
 from bridge.doctor.conversation import LEGACY, Conversation, initialize
 from bridge.doctor.report import Chart, Era, Level, Report, as_json, as_table, report
 
@@ -359,12 +360,13 @@ async def test_answers_of_another_request_are_not_taken() -> None:
     class Echo:
         label, congested = "echo", False
 
-        def send(self, line: bytes) -> None:
+        def send(self, line: bytes, headers: Headers = ()) -> None:
             number = json.loads(line)["id"]
             for one in (number + 1, number):
                 talk.received([json.dumps({"jsonrpc": "2.0", "id": one, "result": {"id": one}}).encode()])
 
         async def drained(self) -> None: ...
+        async def awake(self) -> None: ...
         def pause(self) -> None: ...
         def resume(self) -> None: ...
         async def close(self) -> None: ...

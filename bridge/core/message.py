@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 from bridge.core import splice
 
 Id = int | str
+Headers = tuple[tuple[str, str], ...]
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -31,19 +32,27 @@ MOST_IN_BATCH: Final = 1000
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """`raw` is the whole message on one line; so it is of a notification and a response."""
+    """`raw` is the whole message on one line; so it is of a notification and a response.
+
+    `headers` go beside it over HTTP: the client's `Mcp-Param-*`, known here or not (XH-11).
+    """
 
     raw: bytes
     id: Id
     method: str
     params: Raw | UnsetType = UNSET
+    headers: Headers = ()
 
     def with_id(self, request_id: Id) -> Request:
-        return Request(_under(self.raw, self.id, request_id), request_id, self.method, self.params)
+        raw = _under(self.raw, self.id, request_id)
+        return Request(raw, request_id, self.method, self.params, self.headers)
 
     def with_params(self, params: bytes) -> Request:
         raw = splice.replaced(self.raw, ("params",), params)
-        return Request(raw, self.id, self.method, Raw(params))
+        return Request(raw, self.id, self.method, Raw(params), self.headers)
+
+    def with_headers(self, headers: Headers) -> Request:
+        return Request(self.raw, self.id, self.method, self.params, headers)
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):

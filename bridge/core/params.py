@@ -21,6 +21,7 @@ import msgspec
 
 from bridge.core import splice
 from bridge.core.headers import Refusal, decode_value, encode_value, mismatch
+from bridge.core.message import Headers
 
 PREFIX: Final = "Mcp-Param-"
 
@@ -141,6 +142,11 @@ def check(
         if fault is not None:
             return mismatch(f"{annotation.header} {fault}")
     return None
+
+
+def passed(headers: Iterable[tuple[str, str]]) -> Headers:
+    """The `Mcp-Param-*` among them, which whoever does not know them passes on (XH-11)."""
+    return tuple((name, value) for name, value in headers if name.lower().startswith(PREFIX.lower()))
 
 
 def _sent(headers: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:

@@ -43,6 +43,9 @@ _SETTLED: Final = frozenset(
     {"notifications/initialized", "notifications/roots/list_changed", "notifications/progress"}
 )
 """Notifications of one session that would mean something else coming from all of them."""
+_CHANGES: Final = frozenset(
+    f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
+)
 _PRIVATE: Final = frozenset({"notifications/elicitation/complete", "notifications/tasks/status"})
 """Notifications for the one session that was asked, or asked; which that was, they do not say."""
 
@@ -231,10 +234,14 @@ class Sharing:
             case "notifications/resources/updated":
                 uri = params_of(note).uri
                 return [] if uri is UNSET else self._subscribers(uri)
-            case "notifications/message":
-                return self._readers(params_of(note).level)
+            case change if change in _CHANGES:
+                return list(self._members)
             case private if private in _PRIVATE and len(self._members) > 1:
                 return []
+            case _ if len({party.subject for party in self._members}) > 1:
+                return []  # it may be the business of one of them
+            case "notifications/message":
+                return self._readers(params_of(note).level)
             case _:
                 return list(self._members)
 

@@ -55,7 +55,7 @@ from bridge.core.session import Lifecycle, Step
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready, read_body
 from bridge.downstream.listener import Handler
-from bridge.downstream.party import UNDECLARED, deliver, said_in, unbatchable
+from bridge.downstream.party import UNDECLARED, deliver, said_in, subject_of, unbatchable
 from bridge.downstream.reply import later, malformed, refused
 from bridge.era.revisions import Revision, revision
 from bridge.errors import CircuitOpen, ServerFault, UsageFault
@@ -205,7 +205,7 @@ class SseSession:
 
     def __init__(self, key: str, relay: Relay, link: Link, usage: Usage, peer: str) -> None:
         self.key = key
-        self.party = Party(key[:8])
+        self.party = Party(key[:8], subject_of(relay.config) or key)
         self.lifecycle = Lifecycle()
         self.revision: Revision | None = None
         self._relay, self._link = relay, link

@@ -41,7 +41,7 @@ from bridge.core.streams import Backlog, Streams, Unplaced
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready
-from bridge.downstream.party import UNDECLARED, deliver, said_in, unbatchable
+from bridge.downstream.party import UNDECLARED, deliver, said_in, subject_of, unbatchable
 from bridge.downstream.reply import Reply, later, malformed, refused
 from bridge.era.revisions import Revision, revision
 from bridge.errors import ServerFault
@@ -87,7 +87,7 @@ class LegacySession:
     def __init__(self, session_id: str, relay: Relay, link: Link) -> None:
         config = relay.config
         self.id = session_id
-        self.party = Party(session_id[:8])
+        self.party = Party(session_id[:8], subject_of(config) or session_id)
         self.lifecycle = Lifecycle()
         self.revision: Revision | None = None
         self._initialized = False

@@ -15,7 +15,7 @@ import msgspec
 from aiohttp.web import BaseRequest, StreamResponse
 from msgspec import UNSET
 
-from bridge.config import Config
+from bridge.config import Remote
 from bridge.core import params, sse
 from bridge.core.correlate import LISTEN
 from bridge.core.headers import Accepted, Claims, Refusal, check, status_of
@@ -35,13 +35,13 @@ from bridge.deadlines import Deadlines
 from bridge.detection import CLIENT
 from bridge.downstream.caller import ModernCaller
 from bridge.downstream.http import Ready
+from bridge.downstream.party import subject_of
 from bridge.downstream.reply import Reply, declined, later, malformed, refused
 from bridge.era.probe import discovery
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED
 from bridge.era.suspend import Elsewhere, elsewhere
 from bridge.link import Caller, Link
 from bridge.relay import Relay
-from bridge.values import is_loopback
 
 _ENVELOPE = discovery(MODERN_VERSIONS[-1], CLIENT).removeprefix(b"{")
 
@@ -92,7 +92,7 @@ class ModernEndpoint:
         self._limits, self._timing = relay.config.limits, relay.config.timing
         self._commits: Deadlines[Reply] = Deadlines(self._timing.commit_modern, Reply.commit)
         self._indexes: WeakKeyDictionary[Link, tuple[int, params.ToolIndex]] = WeakKeyDictionary()
-        self._subject = _subject(relay.config)
+        self._subject = subject_of(relay.config)
         self._walk = asyncio.Lock()
 
     async def post(
@@ -109,6 +109,8 @@ class ModernEndpoint:
         if asked.method == LISTEN and not accepted.sse:
             text = f"Not Acceptable: {LISTEN} is answered by a stream; accept text/event-stream"
             return refused(local_error(asked.id, text, "accept", INVALID_REQUEST).raw, 406)
+        if isinstance(self._relay.config.upstream, Remote):
+            asked = asked.with_headers(params.passed(request.headers.items()))
         found = await self._relay.modern(asked, self._subject)
         if isinstance(found, Response):
             return refused(found.raw, _status(found))
@@ -204,13 +206,6 @@ def _check(index: params.ToolIndex, claims: Claims, request: BaseRequest) -> Ref
     if annotations is None:
         return None
     return params.check(annotations, claims.arguments, request.headers.items())
-
-
-def _subject(config: Config) -> str:
-    """Whom the callers are; empty where strangers cannot be told from each other (§2)."""
-    if config.access.token is not None:
-        return "bearer"
-    return "local" if config.listen.uds is not None or is_loopback(config.listen.host) else ""
 
 
 def _status(response: Response) -> int:

@@ -13,10 +13,12 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from bridge.config import Config
 from bridge.core.message import Batch, Notification, Request, Response, params_of
 from bridge.downstream.base import Port
 from bridge.era.revisions import Revision
 from bridge.link import Link
+from bridge.values import is_loopback
 
 log = logging.getLogger("bridge.session")
 
@@ -29,6 +31,13 @@ class Said(msgspec.Struct):
 
     version: str = msgspec.field(name="protocolVersion", default="")
     client: msgspec.Raw = msgspec.field(name="clientInfo", default=msgspec.Raw(b"{}"))
+
+
+def subject_of(config: Config) -> str:
+    """Whom the clients are; empty where strangers cannot be told from each other (§2)."""
+    if config.access.token is not None:
+        return "bearer"
+    return "local" if config.listen.uds is not None or is_loopback(config.listen.host) else ""
 
 
 def said_in(text: msgspec.Raw | msgspec.UnsetType) -> Said:

@@ -381,6 +381,15 @@ class StdioPort:
             log.info("session opened, revision %s", version)
         elif self._phase is Phase.OPENING:
             self._phase = Phase.NEW
+            if self._moved:
+                self._part()
+
+    def _part(self) -> None:
+        """Leave a server that refused; the next initialize finds another."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.leave(self)
+            self.relay.release(link)
 
     def moved(self, link: Link) -> bool:
         if self._link is None or self._closed:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from bridge.core.message import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Response
+from bridge.core.message import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Response, error
 from bridge.core.splice import joined, quote
 from bridge.era.envelope import CAPABILITIES, CLIENT, VERSION
 from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
@@ -138,6 +138,17 @@ def refused(response: Response) -> bool:
     return said.code in (_UNSUPPORTED, _MISMATCH, METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS)
 
 
+def shows_modern(response: Response) -> bool:
+    """Whether a server that was spoken to as a legacy one gave an error that only modern ones know."""
+    if response.error is UNSET:
+        return False
+    said, data = _read(response)
+    if data.origin == "bridge":
+        return False
+    # Behind the translation the server's own code is in the data.
+    return (said.code if data.upstream is None else data.upstream) in (_UNSUPPORTED, _MISMATCH)
+
+
 def _read(response: Response) -> tuple[_Error, _Data]:
     try:
         said = msgspec.json.decode(response.error or b"{}", type=_Error)
@@ -241,7 +252,7 @@ class Eras:
         match judged(response, http=self._http):
             case Modern(legacy):
                 self._settle(modern=True)
-                self._legacy = self._legacy if legacy is None else legacy
+                self._list(legacy)
             case Legacy():
                 self._settle(modern=False)
             case Again() if repeated:  # it knows the version, whatever else it has against the question
@@ -255,6 +266,11 @@ class Eras:
             case Undecided(why):
                 self.fault = why
         return None
+
+    def _list(self, legacy: bool | None) -> None:
+        """What a DiscoverResult says of the other era; that it was initialized says more."""
+        if legacy is not None and not self._legacy:
+            self._legacy = legacy
 
     def _settle(self, *, modern: bool) -> None:
         now = self._clock()
@@ -286,7 +302,7 @@ class Eras:
             return False
         if self._modern is not False and not self._legacy:
             return refused(response)
-        doubtful = _doubtful("initialize", response, Era.LEGACY)
+        doubtful = shows_modern(response)
         if not self._legacy and self._clock() - self._at >= AGAIN:
             doubtful = refused(response)
         return doubtful and self._look_again()
@@ -296,6 +312,17 @@ class Eras:
         if self._configured is not None or not _doubtful(method, response, spoken):
             return False
         return self._look_again()
+
+    def beside(self, response: Response) -> Response | None:
+        """A failed `initialize` that tells what was found before it too, if that adds anything.
+
+        So it does where a URL answered neither question in JSON-RPC: it may be the wrong one (§6.2).
+        """
+        said, data = _read(response)
+        if not self.heard or self._modern is not False or data.status not in _OLD_STATUS:
+            return None
+        text = f"{said.message}; and to server/discover: {self.heard}"
+        return error(response.id, said.code, text, bytes(said.data))
 
     def _look_again(self) -> bool:
         """Believe nothing any more, unless that was so a moment ago."""
@@ -309,12 +336,11 @@ class Eras:
 
 
 def _doubtful(method: str, response: Response, spoken: Era) -> bool:
+    if spoken is Era.LEGACY:
+        return shows_modern(response)
     if response.error is UNSET:
         return False
     said, data = _read(response)
     if data.origin == "bridge":
-        return spoken is Era.MODERN and data.status in (400, 404, 405)
-    if spoken is Era.MODERN:
-        return method == "server/discover" and said.code == METHOD_NOT_FOUND
-    # Behind the translation the server's own code is in the data.
-    return (said.code if data.upstream is None else data.upstream) in (_UNSUPPORTED, _MISMATCH)
+        return data.status in (400, 404, 405)
+    return method == "server/discover" and said.code == METHOD_NOT_FOUND

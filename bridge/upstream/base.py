@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from bridge.core.lines import Overlong
-from bridge.core.message import Id
+from bridge.core.message import Headers, Id
 from bridge.errors import ServerFault
 
 
@@ -36,8 +36,11 @@ class Upstream(Protocol):
     def label(self) -> str:
         """Its name in logs, like `server[123]`."""
 
-    def send(self, line: bytes) -> None:
-        """Send one complete JSON text without a newline in it; never blocks. Nothing, once lost."""
+    def send(self, line: bytes, headers: Headers = ()) -> None:
+        """Send one complete JSON text without a newline in it; never blocks. Nothing, once lost.
+
+        `headers` go along where there are any.
+        """
 
     @property
     def congested(self) -> bool:

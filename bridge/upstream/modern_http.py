@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from bridge.core.correlate import CANCELLED
 from bridge.core.headers import HEADER_MISMATCH, METHOD, NAME, VERSION, Claims, claims, encode_value
-from bridge.core.message import Id, Message, Notification, Request, Response, params_of, request
+from bridge.core.message import Headers, Id, Message, Notification, Request, Response, params_of, request
 from bridge.core.params import ToolIndex, header_values, without_invalid_tools
 from bridge.core.splice import members, quote, replaced
 from bridge.core.sse import Decoder
@@ -90,7 +90,8 @@ class ModernHttp:
             await self._post(asked, said, take)
 
     async def _post(self, asked: Request, said: Claims, take: Take) -> None:
-        async with self._hop.client.request("POST", self._headers(said), asked.raw) as response:
+        headers = _beside(self._headers(said), asked.headers)
+        async with self._hop.client.request("POST", headers, asked.raw) as response:
             await expect_success(self._hop, response)
             if not await read_answer(self._hop, response, asked, take, Decoder(self._hop.limits.line)):
                 raise Broken("The server's stream ended before the answer")
@@ -142,6 +143,16 @@ class ModernHttp:
                 self._tools.learn(result, cursor)
             if not results:
                 self._tools.settle()
+
+
+def _beside(built: dict[str, str], passed: Headers) -> dict[str, str]:
+    """What is repeated of the body, and what else the client sent for somebody who knows it (XH-11)."""
+    known = {name.lower() for name in built}
+    more: dict[str, str] = {}
+    for name, value in ((name.lower(), value) for name, value in passed):
+        if name not in known:
+            more[name] = f"{more[name]}, {value}" if name in more else value
+    return built | more
 
 
 def _envelope(asked: Request) -> Claims | None:

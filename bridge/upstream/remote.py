@@ -17,8 +17,9 @@ import anyio
 from anyio.abc import TaskStatus
 
 from bridge.config import Limits, Remote, Timing, Transport
-from bridge.core.message import Batch, Malformed, Message, read
+from bridge.core.message import Batch, Headers, Malformed, Message, Request, read
 from bridge.core.restart import Circuit, RestartPolicy, Restarts
+from bridge.era.probe import shows_modern
 from bridge.errors import CircuitOpen, ServerFault
 from bridge.upstream.base import Receiver
 from bridge.upstream.hop import Hop
@@ -54,11 +55,13 @@ class RemoteUpstream:
         await sse.connect()
         self._transport = sse
 
-    def send(self, line: bytes) -> None:
+    def send(self, line: bytes, headers: Headers = ()) -> None:
         if self._hop.closed:
             return
         message = read(line, depth=self._source.limits.depth)
         assert not isinstance(message, Batch | Malformed)  # the link sends nothing else
+        if headers and isinstance(message, Request):
+            message = message.with_headers(headers)
         self._transport.send(message)
 
     async def drained(self) -> None:
@@ -177,6 +180,8 @@ class RemoteSource:
     def may_be_old(self, refusal: Refused) -> bool:
         """Whether a refused initialize leads to a look for HTTP+SSE; a known verdict is doubted."""
         if self.remote.transport is not Transport.AUTO or refusal.status not in _MAYBE_OLD:
+            return False
+        if refusal.said is not None and shows_modern(refusal.said):
             return False
         was, self._verdict = self._verdict, Transport.AUTO
         return was is Transport.AUTO

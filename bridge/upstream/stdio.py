@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 
 from bridge.core.lines import Lines, Overlong
+from bridge.core.message import Headers
 from bridge.errors import ServerFault
 from bridge.upstream.base import Receiver
 from bridge.upstream.process import Child
@@ -32,7 +33,7 @@ class StdioUpstream:
     def label(self) -> str:
         return self._child.label
 
-    def send(self, line: bytes) -> None:
+    def send(self, line: bytes, headers: Headers = ()) -> None:
         self._child.stdin.write(line + b"\n")
 
     @property

@@ -16,6 +16,7 @@ from bridge.core.events import (
     Event,
     Exchange,
     Left,
+    Lost,
     Noted,
     Party,
     Question,
@@ -113,7 +114,7 @@ class Hop:
         for event in events:
             if isinstance(event, Answered | Noted | Questioned | Ended):
                 self.fallen.append(event)
-            else:
+            elif not isinstance(event, Lost):
                 self.sent += [send.message.raw for send in self.correlation.up(event)]
 
     # What is seen

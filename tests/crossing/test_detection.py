@@ -85,6 +85,7 @@ async def test_server_that_answers_discover_is_modern_and_never_initialized() ->
         server.answers(asked, discovered(MODERN))
         forwarded = await server.hears("tools/list")
         assert forwarded.params == LIST["params"]
+        assert bridge.relay.readiness.ready
         server.answers(forwarded, LISTED)
         assert (await exchange.answer()).result == LISTED
         opening = await bridge.post(initialize())
@@ -121,6 +122,7 @@ async def test_server_that_dies_of_discover_is_started_anew_and_never_asked_agai
         server.dies(1, "unknown method")
         second = await bridge.source.next()
         await translated(second)
+        await server.is_ended()
         assert (await exchange.answer()).status == 200
         second.dies(1)
         again = await bridge.post_modern(LIST)
@@ -368,6 +370,21 @@ async def test_enveloped_request_in_a_legacy_session_is_answered_as_modern() -> 
         assert (answer["id"], answer["result"]["resultType"]) == (1, "complete")
         assert answer["result"]["_meta"][f"{PREFIX}serverInfo"] == initialized()["serverInfo"]
         assert not server.unread
+
+
+async def test_client_on_stdio_may_initialize_again_after_a_refusal_that_showed_no_modern_server() -> None:
+    async with piped() as client:
+        client.says(initialize())
+        first = await client.source.next()
+        first.refuses(await first.hears("initialize"), -32602)
+        asked = await client.source.next()
+        asked.refuses(await asked.hears("server/discover"))
+        answer = await client.hears()
+        assert (answer["id"], answer["error"]["code"]) == (0, -32602)
+        client.says(initialize("2025-06-18"))
+        asked.answers(await asked.hears("initialize"), initialized("2025-06-18"))
+        assert (await client.hears())["result"]["protocolVersion"] == "2025-06-18"
+        await first.is_ended()
 
 
 async def test_server_started_ahead_that_came_too_late_is_ended() -> None:

@@ -104,6 +104,27 @@ async def lists(exchange: Exchange) -> None:
 # --- what the answer to server/discover decides ---
 
 
+@pytest.mark.crossing("L7")
+@pytest.mark.parametrize("client", ["modern", "legacy"])
+async def test_server_that_refuses_initialize_for_a_modern_version_is_asked_once_more(client: str) -> None:
+    """And not looked for over HTTP+SSE: a stream that names no endpoint would cost both their time."""
+
+    async def starts(exchange: Exchange) -> None:
+        server.on["server/discover"] = discovers
+        exchange.reply(404)
+
+    data = {"supported": [MODERN], "requested": "2025-11-25"}
+    refusal = {"error": {"code": -32022, "message": "no", "data": data}}
+    server = Remote({"server/discover": starts, "initialize": replies(400, refusal), "tools/list": lists})
+    async with sited(server) as site:
+        if client == "modern":
+            assert (await site.lists()).result == LISTED
+        else:
+            assert (await site.ask(initialize())).result["protocolVersion"] == "2025-11-25"
+        assert server.rpcs()[:3] == ["server/discover", "initialize", "server/discover"]
+        assert not server.asked("GET")
+
+
 @pytest.mark.crossing("L8")
 async def test_error_in_a_stream_of_a_200_means_legacy_and_initialize_names_no_session() -> None:
     async def streams(exchange: Exchange) -> None:
@@ -297,14 +318,14 @@ async def silent(exchange: Exchange) -> None:
 
 
 @pytest.mark.crossing("L15")
-async def test_stream_that_names_no_endpoint_in_time_fails_with_all_findings() -> None:
+@pytest.mark.parametrize("client", ["modern", "legacy"])
+async def test_stream_that_names_no_endpoint_in_time_fails_with_all_findings(client: str) -> None:
     server = OlderRemote(404, {"GET": silent})
     async with sited(server, endpoint=0.05) as site:
-        answer = await site.lists()
+        answer = await (site.lists() if client == "modern" else site.ask(initialize()))
         assert (answer.status, answer.error["code"]) == (200, -32603)
         said = answer.error["message"]
         assert "server/discover" in said
-        assert "initialize" in said
         assert said.count("HTTP 404") == 2
         assert "endpoint" in said
         assert server.rpcs() == ["server/discover", "initialize", "GET"]
@@ -319,3 +340,15 @@ async def test_modern_server_is_asked_before_a_legacy_client_and_never_initializ
         answer = await site.ask(initialize())
         assert answer.result["protocolVersion"] == "2025-11-25"
         assert set(server.rpcs()) == {"server/discover"}
+
+
+async def test_legacy_client_of_a_server_that_cannot_be_asked_is_told_how_its_own_initialize_fared() -> None:
+    """The client's initialize is no fallback of the bridge's: it goes out, and its answer tells all."""
+    server = Remote({"server/discover": replies(503), "initialize": replies(503)})
+    async with sited(server) as site:
+        answer = await site.ask(initialize())
+        assert "HTTP 503" in answer.error["message"]
+        assert server.rpcs() == ["server/discover", "initialize"]
+        server.on["server/discover"] = discovers
+        assert (await site.ask(initialize())).result["protocolVersion"] == "2025-11-25"
+        assert len(server.asked("initialize")) == 1

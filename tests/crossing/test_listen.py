@@ -10,7 +10,7 @@ from bridge.core import message
 from bridge.core.events import Exchange, Left, Noted
 from bridge.era.listen import closing, resumed, torn_down
 from bridge.era.terms import Terms
-from tests.crossing.bench import EVERYTHING, Bench, bridge_error, opened_of, shown
+from crossing.bench import EVERYTHING, Bench, bridge_error, opened_of, shown
 
 Json = dict[str, Any]
 SID = "io.modelcontextprotocol/subscriptionId"

@@ -16,7 +16,7 @@ from bridge.era.modern_to_legacy import ModernToLegacy
 from bridge.era.suspend import Elsewhere
 from bridge.era.task_ids import TaskIds
 from bridge.era.terms import Tasks, Terms
-from tests.crossing.bench import (
+from crossing.bench import (
     ALL,
     EL,
     EVERYTHING,

@@ -21,6 +21,7 @@ from bridge.era.probe import (
     discovery,
     judged,
     refused,
+    shows_modern,
 )
 from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
 
@@ -115,6 +116,23 @@ def test_http_failure_that_a_modern_server_answers_initialize_with_may_come_from
 )  # fmt: skip
 def test_any_other_answer_to_initialize_tells_nothing(answer: Response) -> None:
     assert not refused(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (says(-32022, supported=[NEW]), True),
+        (says(-32020), True),
+        (says(-32603, upstreamCode=-32020), True),
+        (says(-32021), False),
+        (says(-32022, origin="bridge"), False),
+        (says(-32601), False),
+        (http(404), False),
+        (result(1, b"{}"), False),
+    ],
+)
+def test_error_that_only_modern_servers_know_shows_one(answer: Response, shown: bool) -> None:
+    assert shows_modern(answer) is shown
 
 
 def test_question_names_version_client_and_no_capabilities() -> None:
@@ -419,3 +437,33 @@ def test_server_that_was_initialized_before_must_name_what_it_wants(known: Known
     assert known.eras.may_be_modern(says(-32022, supported=[NEW]))
     known.learn(discovered(NEW))
     assert known.eras.refused_initialize()
+
+
+def test_failure_at_a_url_that_answered_neither_question_tells_both() -> None:
+    known = Known(over_http=True)
+    known.learn(http(404))
+    told = known.eras.beside(says(-32603, "HTTP 405; no endpoint", origin="bridge", httpStatus=405))
+    assert told is not None
+    assert told.id == 1
+    assert json.loads(bytes(told.error or b"")) == {
+        "code": -32603,
+        "message": "HTTP 405; no endpoint; and to server/discover: HTTP 404",
+        "data": {"origin": "bridge", "httpStatus": 405},
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "refusal"),
+    [
+        (http(404), says(-32602, "unsupported version")),
+        (http(404), http(503)),
+        (http(503), http(404)),
+        (discovered(OLD), http(404)),
+        (None, http(404)),
+    ],
+)
+def test_failure_is_told_alone_where_nothing_else_bears_on_it(
+    found: Response | None, refusal: Response, known: Known
+) -> None:
+    known.learn(found)
+    assert known.eras.beside(refusal) is None

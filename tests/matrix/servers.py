@@ -133,7 +133,9 @@ async def reach(
         child = _DEMO if server is DEMO else _everything(software(), "stdio")
         return Reached(await cell.start([*command, *child], talks=talks))
     if server is DEMO:
-        behind = await cell.start([*COMMANDS[upstream, Side.STDIO], *_DEMO])
+        # What was started because it was asked for its era is not to outlive the session for long.
+        soon = ["--session-idle-timeout", "2s"]
+        behind = await cell.start([*COMMANDS[upstream, Side.STDIO][:-1], *soon, "--", *_DEMO])
         url = await behind.url(upstream)
         return Reached(await cell.start([*command, url], talks=talks), behind)
     mode, farewell = _FAREWELLS[upstream]

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from bridge.core.lines import Overlong
+from bridge.core.message import Headers
 from bridge.errors import ServerFault, ServerStopped
 from bridge.upstream.base import Receiver
 
@@ -56,7 +57,7 @@ class ScriptedServer:
 
     # What the bridge sees
 
-    def send(self, line: bytes) -> None:
+    def send(self, line: bytes, headers: Headers = ()) -> None:
         if self._lost:
             return
         assert b"\n" not in line

@@ -172,18 +172,22 @@ def received(part: str) -> object:
     return {"content": [], "structuredContent": {"lines": lines, "count": len(RECEIVED)}}
 
 
+OFFERED = {
+    "capabilities": {
+        "tools": {"listChanged": True},
+        "resources": {"subscribe": True, "listChanged": True},
+        "logging": {},
+        "experimental": {"x-vendor": {"deep": [1, None, {}]}},
+    },
+    "instructions": "say what you want",
+}
+NAME = {"name": "scripted", "version": "1", "x-more": True}
+VERSIONS = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
+DISCOVERED = {"resultType": "complete", "supportedVersions": VERSIONS, **OFFERED}
+
+
 def initialized(message: Any) -> object:
-    return {
-        "protocolVersion": message["params"]["protocolVersion"],
-        "capabilities": {
-            "tools": {"listChanged": True},
-            "resources": {"subscribe": True, "listChanged": True},
-            "logging": {},
-            "experimental": {"x-vendor": {"deep": [1, None, {}]}},
-        },
-        "serverInfo": {"name": "scripted", "version": "1", "x-more": True},
-        "instructions": "say what you want",
-    }
+    return {"protocolVersion": message["params"]["protocolVersion"], "serverInfo": NAME, **OFFERED}
 
 
 def list_page(message: Any, kind: str) -> None:
@@ -218,6 +222,8 @@ def take(line: str) -> None:
         return
     if method == "initialize":
         answer(message, initialized(message))
+    elif method == "server/discover":
+        answer(message, DISCOVERED)
     elif method == "tools/call":
         called(line, message)
     elif method in LISTS:
