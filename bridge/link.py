@@ -233,6 +233,9 @@ class Link:
         if self.fault is not None:
             port.answered(exchange, answer_to_fault(exchange.id, self.fault))
             return exchange
+        if party not in self._ports:
+            self._decline(port, exchange)
+            return exchange
         self._waiting.add(exchange)
         if self._layered:
             party.exchanges[exchange.id] = exchange  # a layer may never send it under this id
@@ -274,6 +277,22 @@ class Link:
     def refuse(self, question: Question, why: str, code: int = METHOD_NOT_FOUND) -> None:
         """Answer the server's request with an error, since no client will."""
         self._rise(refusal(question, code, why), question.party)
+
+    def part(self, port: Port) -> None:
+        """Leave, with an answer for what still waits: the port goes on with another server."""
+        waiting = list(port.party.exchanges.values())
+        self.leave(port)
+        for exchange in waiting:
+            self._decline(port, exchange)
+
+    @staticmethod
+    def _decline(port: Port, exchange: Exchange) -> None:
+        """Answer for a server that the port has left."""
+        if exchange.method == "ping":
+            port.answered(exchange, result(exchange.id, b"{}"))
+        else:
+            text = "The server turns out to be of another era; ask again"
+            port.answered(exchange, local_error(exchange.id, text, "upstream_era"))
 
     def leave(self, port: Port) -> None:
         """The party is gone: what it waits for is withdrawn, and what it was asked is refused."""

@@ -172,7 +172,7 @@ async def started(
 
 
 class Remote:
-    """A server at a URL: it answers `initialize`, and each call once `release` is set."""
+    """A legacy server at a URL: it answers `initialize`, and each call once `release` is set."""
 
     def __init__(self) -> None:
         self.called, self.release, self.deleted = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -188,13 +188,19 @@ class Remote:
         message = await asked.json()
         if "id" not in message:
             return web.Response(status=202)
-        result: Json = initialized()
-        if message["method"] != "initialize":
-            self.called.set()
-            await self.release.wait()
-            result = {"content": []}
-        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        answer = {"jsonrpc": "2.0", "id": message["id"], **await self.outcome(message["method"])}
         return web.json_response(answer, headers={"Mcp-Session-Id": "session-1"})
+
+    async def outcome(self, method: str) -> Json:
+        match method:
+            case "initialize":
+                return {"result": initialized()}
+            case "server/discover":
+                return {"error": {"code": -32601, "message": "Method not found"}}
+            case _:
+                self.called.set()
+                await self.release.wait()
+                return {"result": {"content": []}}
 
 
 @asynccontextmanager

@@ -315,7 +315,7 @@ class SseSession:
         if exchange.method == "initialize":
             if not self._moved and self._relay.crosses(self, self._link, exchange, response):
                 self._moved = True
-                self._link.leave(self)  # whatever becomes of that server is no matter any more
+                self._link.part(self)  # whatever becomes of that server is no matter any more
                 return
             self._opened(response)
         self._push(response)

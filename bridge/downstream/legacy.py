@@ -279,7 +279,7 @@ class LegacySession:
         if exchange.method == "initialize":
             if not self._moved and self._relay.crosses(self, self._link, exchange, response):
                 self._moved = True
-                self._link.leave(self)  # whatever becomes of that server is no matter any more
+                self._link.part(self)  # whatever becomes of that server is no matter any more
                 return
             self._opened(exchange, response)
         self._settle(exchange, response)
@@ -304,7 +304,7 @@ class LegacySession:
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
         if note.method == "notifications/cancelled" and self._withdrawn(note):
             return
-        if exchange is not None and isinstance(exchange.via, Reply):
+        if exchange is not None and isinstance(exchange.via, Reply) and not exchange.via.finished:
             exchange.via.push(line_safe(note.raw))
         else:
             self._place(Noted(self.party, None, note))

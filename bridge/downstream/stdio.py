@@ -364,7 +364,7 @@ class StdioPort:
             if self._link is not None and not self._moved:
                 self._moved = self.relay.crosses(self, self._link, exchange, response)
                 if self._moved:
-                    self._link.leave(self)  # whatever becomes of that server is no matter any more
+                    self._link.part(self)  # whatever becomes of that server is no matter any more
                     return
             self._opened(response)
         if isinstance(exchange.via, Answers):

@@ -7,17 +7,26 @@ are different to some servers. Used to hold a retry against the request that it 
 from __future__ import annotations
 
 import json
+from typing import Final
+
+import msgspec
+
+from bridge.core.splice import compact
 
 
-def _number(text: str) -> str:
-    """Told from a string, which cannot hold a bare NUL."""
-    return f"\0{text}"
+def _number(text: str) -> msgspec.Raw:
+    return msgspec.Raw(text.encode())
 
 
-_read = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_number).decode
+_read: Final = json.JSONDecoder(parse_int=_number, parse_float=_number).decode
+_write: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def canonical(text: bytes) -> bytes:
     """Equal for texts of equal value; `text` must be valid JSON, of bounded depth."""
     value: object = _read(text.decode())
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    try:
+        return _write(value)
+    except UnicodeEncodeError:
+        # Half a surrogate pair has no UTF-8. Whoever says it again will most likely say it as before.
+        return compact(text)

@@ -142,13 +142,13 @@ def legacy_offer(capabilities: bytes | msgspec.Raw, revision: str) -> bytes:
     said = _object(capabilities)
     offer: Members = {}
     for kind, text in said.items():
+        if kind == "tasks" or _declared(said, kind) is None:
+            continue  # no capability is anything but an object
         match kind:
             case "roots":
                 offer[kind] = b"{}"
             case "sampling" | "elicitation":
                 offer[kind] = text if revision == LATEST_LEGACY else b"{}"
-            case "tasks":
-                pass
             case "extensions":
                 offer[kind] = joined((k, v) for k, v in _object(text).items() if k != TASKS)
             case _:

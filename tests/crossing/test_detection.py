@@ -1,7 +1,9 @@
 """Which eras a server process knows, found out while clients of both eras wait.
 
-The bridge's own look at the server's health is put off, so that all that a server hears comes of a
-client. Servers at a URL are in `test_detection_http.py`.
+A modern client makes the bridge ask first; a legacy client is never made to wait for that: its own
+`initialize` is the question, and only a refusal leads to `server/discover`. The bridge's own look at
+the server's health is put off, so that all that a server hears comes of a client. Servers at a URL
+are in `test_detection_http.py`.
 """
 
 from __future__ import annotations
@@ -399,3 +401,20 @@ async def test_server_started_ahead_that_came_too_late_is_ended() -> None:
         asked.answers(await asked.hears("tools/list"), LISTED)
         assert await client.hears() == {"id": 1, "result": LISTED}
         await early.is_ended()
+
+
+async def test_nothing_hangs_that_is_asked_while_a_session_goes_over_to_the_modern_side() -> None:
+    async with piped() as client:
+        client.says(initialize(), request("before", "ping"))
+        old = await client.source.next()
+        asked = await old.hears("initialize")
+        await old.hears("ping")
+        refuses(old, asked, MODERN)
+        assert await client.hears() == {"id": "before", "result": {}}
+        client.says(request("during", "ping"))
+        assert await client.hears() == {"id": "during", "result": {}}
+        new = await client.source.next()
+        new.answers(await new.hears("server/discover"), discovered(MODERN))
+        new.answers(await new.hears("server/discover"), discovered(MODERN))
+        answer = await client.hears()
+        assert (answer["id"], answer["result"]["protocolVersion"]) == (0, LATEST)

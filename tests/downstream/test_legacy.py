@@ -700,6 +700,8 @@ async def test_refused_initialize_makes_no_session_and_tells_what_the_server_sai
         opening = await bridge.post(initialize())
         server = await bridge.source.next()
         server.refuses(await server.hears("initialize"), -32022, "Unsupported protocol version")
+        asked = await bridge.source.next()  # whether it is of the other era
+        asked.refuses(await asked.hears("server/discover"), -32601, "Method not found")
         answer = await opening.answer()
         assert (answer.status, answer.error["code"]) == (200, -32022)
         assert "mcp-session-id" not in answer.headers
@@ -1018,3 +1020,18 @@ async def _shared(bridge: Bridge) -> Session:
     session = Session(bridge, server, (await opening.answer()).headers["mcp-session-id"])
     assert (await session.ask(notification("initialized"))).status == 202
     return session
+
+
+@pytest.mark.spec("HL-15")
+async def test_question_withdrawn_after_its_call_was_cancelled_is_told_on_the_listening_stream() -> None:
+    async with bridged() as bridge:
+        session = await bridge.session(roots={})
+        stream = await session.listen()
+        exchange, asked = await session.calls(call(1))
+        session.server.says({"id": "q", "method": "roots/list"}, on=asked.id)
+        assert (await exchange.event()).message["method"] == "roots/list"
+        await session.ask(notification("cancelled", requestId=1))
+        await session.server.hears("notifications/cancelled")
+        withdrawn = {"method": "notifications/cancelled", "params": {"requestId": "q"}}
+        session.server.says(withdrawn, on=asked.id)
+        assert (await stream.event()).message["params"] == {"requestId": "q"}

@@ -54,6 +54,8 @@ def serve() -> None:
             case "tools/call", "announce":
                 send(method="notifications/tools/list_changed")
                 answer(request, "announced")
+            case _ if "id" in request:
+                send(id=request["id"], error={"code": -32601, "message": "Method not found"})
 
 
 if __name__ == "__main__":

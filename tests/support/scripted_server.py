@@ -98,13 +98,13 @@ class ScriptedServer:
         assert method is None or heard.method == method, heard
         return heard
 
-    def says(self, *messages: Json | bytes | Overlong) -> None:
-        """Say these, as the lines of one read."""
+    def says(self, *messages: Json | bytes | Overlong, on: Id | None = None) -> None:
+        """Say these, as the lines of one read; on the own stream of the request with this id, if any."""
         lines: list[bytes | Overlong] = [
             dump({"jsonrpc": "2.0", **message}) if isinstance(message, dict) else message
             for message in messages
         ]
-        self._receiver.received(lines)
+        self._receiver.received(lines, on)
 
     def answers(self, asked: Heard, result: object | None = None) -> None:
         self.says({"id": asked.id, "result": {} if result is None else result})
