@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol, Self
+from typing import Protocol, Self
 
 import anyio
 import msgspec
@@ -24,14 +24,15 @@ from bridge.core.events import Exchange
 from bridge.core.message import Request, Response, notification
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.sharing import Sharing
-from bridge.crossing import Crossing, initialize
-from bridge.detection import CLIENT, Detection
+from bridge.crossing import Crossing
+from bridge.detection import Detection
 from bridge.downstream.base import Port
 from bridge.era.legacy_to_modern import LegacyToModern
 from bridge.era.revisions import Era
 from bridge.era.suspend import Calls, Elsewhere
 from bridge.era.task_ids import TaskIds
-from bridge.errors import CircuitOpen, EraChanged, ServerFault, ServerStopped
+from bridge.errors import CircuitOpen, EraChanged, ServerFault
+from bridge.evidence import INITIALIZE, Evidence, told
 from bridge.kept import STOPPING, Kept
 from bridge.link import Caller, Link
 from bridge.readiness import Readiness
@@ -94,7 +95,7 @@ class Relay:
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._expire_sessions)
         if self.config.downstream is Downstream.HTTP:
-            self._tasks.start_soon(self._keep_evidence)
+            self._tasks.start_soon(Evidence(self, self.config, self._shared.get).keep)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -104,7 +105,7 @@ class Relay:
                 session.close(STOPPING)
             async with anyio.create_task_group() as closing:
                 for link in list(self._links):
-                    closing.start_soon(self._close, link)
+                    closing.start_soon(self.close, link)
                 # Together: a server that does not end by itself takes its ten seconds.
                 closing.start_soon(self._source.close)
         self._tasks.cancel_scope.cancel()
@@ -168,7 +169,7 @@ class Relay:
         self.draining = True
         async with anyio.create_task_group() as closing:
             for link in list(self._links):
-                closing.start_soon(self._close, link)
+                closing.start_soon(self.close, link)
 
     async def prepare(self) -> None:
         """Open a link ahead of need, for whoever asks first."""
@@ -203,7 +204,7 @@ class Relay:
         link = await self.open(fresh=True, era=Era.LEGACY)
         caller = Caller(link)
         try:
-            initialized = await self.handshake(caller, _INITIALIZE)
+            initialized = await self.handshake(caller, INITIALIZE)
         except ServerFault as fault:
             if link.fault is not None:
                 self.failed(fault)  # a refusal proves that it runs: it may be of the other era
@@ -246,9 +247,10 @@ class Relay:
 
     def discard(self, link: Link) -> None:
         """Close a link, whoever still has it."""
-        self.spawn(self._close, link)
+        self.spawn(self.close, link)
 
-    async def _close(self, link: Link) -> None:
+    async def close(self, link: Link) -> None:
+        """Close a link, and return when its server has ended."""
         await link.close()
         self._links.discard(link)
 
@@ -356,60 +358,6 @@ class Relay:
         heard = self.detection.eras.heard
         raise ServerFault(f"{text}; and to server/discover it said: {heard}" if heard else text)
 
-    async def _keep_evidence(self) -> None:
-        """Find out by a throw-away child whether the server works, whenever nobody else has."""
-        await anyio.sleep(_FIRST_CHECK)
-        while not self.draining:
-            if not self.readiness.ready:
-                await self._check()
-            await anyio.sleep(_RECHECK)
-
-    async def _check(self) -> None:
-        if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
-            try:
-                await self.detection.find()
-            except CircuitOpen as fault:
-                await anyio.sleep(fault.retry_after)
-                return
-            except ServerFault as fault:
-                self.failed(fault)
-                return
-            if self.readiness.ready:
-                return
-        if self.config.process is ProcessModel.SHARED and await self._shared_tells():
-            return
-        try:
-            link = await self.open(fresh=False, era=Era.LEGACY)
-        except CircuitOpen as fault:
-            await anyio.sleep(fault.retry_after)
-            return
-        except ServerFault as fault:
-            log.warning("server cannot be started: %s", told(fault))
-            return
-        try:
-            await self._examine(Caller(link))
-        except ServerFault as fault:
-            self.failed(fault)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._close(link)
-
-    async def _shared_tells(self) -> bool:
-        """Whether the shared server shows its health; one that refuses to initialize may be modern."""
-        try:
-            await self._shared.get()
-        except (CircuitOpen, EraChanged):
-            return True
-        except ServerFault as fault:
-            return self.readiness.fault is fault
-        return True
-
-    async def _examine(self, caller: Caller) -> None:
-        """A server of either era proves itself: by `initialize`, or by refusing it and discovering."""
-        with suppress(EraChanged):
-            await self.handshake(caller, _INITIALIZE)
-            caller.tell(notification("notifications/initialized"))
-
     # Sessions
 
     async def _expire_sessions(self) -> None:
@@ -440,12 +388,6 @@ class Relay:
             await link.idle()
 
 
-def told(fault: ServerFault) -> str:
-    """The fault for a log line, with the last words of the server."""
-    stderr = fault.stderr if isinstance(fault, ServerStopped) else ()
-    return f"{fault}; its stderr ended: {' | '.join(stderr[-5:])}" if stderr else str(fault)
-
-
 def _message_of(response: Response) -> str:
     try:
         return msgspec.json.decode(response.error or b"{}", type=_ErrorText).message
@@ -457,14 +399,6 @@ class _ErrorText(msgspec.Struct):
     message: str = "no reason given"
 
 
-_INITIALIZE: Final = initialize(b"{}", CLIENT)
-
-
 def _minted() -> str:
     """What names a call to whoever knows it: 128 random bits."""
     return secrets.token_hex(16)
-
-
-_FIRST_CHECK: Final = 0.5
-"""Seconds that clients have to bring evidence themselves."""
-_RECHECK: Final = 1.0

@@ -22,7 +22,7 @@ from support.scripted_bridge import (
 )
 from support.scripted_server import LIMIT, ScriptedServer
 
-import bridge.relay
+import bridge.evidence
 from bridge.config import Limits, ProcessModel
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.errors import CircuitOpen, CommandNotFound, ServerStopped
@@ -34,8 +34,8 @@ SHARED = ProcessModel.SHARED
 @pytest.fixture
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bridge looks for evidence of its own at once, and again soon."""
-    monkeypatch.setattr(bridge.relay, "_FIRST_CHECK", 0.0)
-    monkeypatch.setattr(bridge.relay, "_RECHECK", 0.01)
+    monkeypatch.setattr(bridge.evidence, "_FIRST", 0.0)
+    monkeypatch.setattr(bridge.evidence, "_AGAIN", 0.01)
 
 
 async def until(condition: Callable[[], bool]) -> None:

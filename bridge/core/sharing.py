@@ -3,7 +3,8 @@
 Answers what the shared handshake already settled, keeps what is one per server (log
 level, resource subscriptions) right for each of its sessions, and decides to whom a
 message belongs that names nobody. A question that cannot be tied to one session is
-refused: guessing would show one client another's business.
+refused, also between sessions of one subject: guessing would show one client another's
+business, and a subject may be all who know one token.
 """
 
 from __future__ import annotations
@@ -33,8 +34,18 @@ from bridge.core.events import (
     refusal,
 )
 from bridge.core.events import Down as DownEvent
-from bridge.core.message import INVALID_PARAMS, Notification, Request, params_of, request, result
+from bridge.core.message import (
+    INVALID_PARAMS,
+    Notification,
+    Request,
+    Response,
+    params_of,
+    request,
+    result,
+    task_of,
+)
 from bridge.core.splice import quote, replaced
+from bridge.era.questions import related_task
 from bridge.era.revisions import negotiated
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -48,6 +59,8 @@ _CHANGES: Final = frozenset(
 )
 _PRIVATE: Final = frozenset({"notifications/elicitation/complete", "notifications/tasks/status"})
 """Notifications for the one session that was asked, or asked; which that was, they do not say."""
+MOST_TASKS: Final = 10_000
+"""Bound of the tasks whose makers are known; the oldest go first."""
 
 
 class _Offer(msgspec.Struct):
@@ -85,6 +98,8 @@ class Sharing:
         """What the server said it is subscribed to."""
         self._pending: dict[Exchange, Callable[[bool], None]] = {}
         """What is to be done when the server granted a wish (true), or did not."""
+        self._tasks: dict[str, Party] = {}
+        """Who made a task, while that session lives."""
         self._self = Party("bridge")
         self._serial = 0
 
@@ -203,6 +218,8 @@ class Sharing:
         """Unsubscribe, in the bridge's own name, from what only this session wanted."""
         for exchange in [exchange for exchange in self._pending if exchange.party is party]:
             del self._pending[exchange]
+        for task in [task for task, maker in self._tasks.items() if maker is party]:
+            del self._tasks[task]
         member = self._members.pop(party, None)
         orphans = [uri for uri in member.uris if not self._wanted(uri)] if member else []
         self._subscribed.difference_update(orphans)
@@ -219,6 +236,8 @@ class Sharing:
         match event:
             case Answered(exchange, response):
                 self._settle(exchange, granted=response.error is UNSET)
+                if exchange.task:
+                    self._made(exchange.party, response)
                 return () if exchange.party is self._self else (event,)
             case Noted(None, _, note):
                 return [Noted(party, None, note) for party in self._recipients(note)]
@@ -229,6 +248,13 @@ class Sharing:
             case _:
                 return (event,)
 
+    def _made(self, maker: Party, response: Response) -> None:
+        task = task_of(response.result, created=True).id
+        if task:
+            self._tasks[task] = maker
+        if len(self._tasks) > MOST_TASKS:
+            del self._tasks[next(iter(self._tasks))]
+
     def _recipients(self, note: Notification) -> list[Party]:
         match note.method:
             case "notifications/resources/updated":
@@ -238,12 +264,17 @@ class Sharing:
                 return list(self._members)
             case private if private in _PRIVATE and len(self._members) > 1:
                 return []
-            case _ if len({party.subject for party in self._members}) > 1:
+            case _ if self._strange():
                 return []  # it may be the business of one of them
             case "notifications/message":
                 return self._readers(params_of(note).level)
             case _:
                 return list(self._members)
+
+    def _strange(self) -> bool:
+        """Whether there are several sessions which are not all known to be of one subject."""
+        subjects = {party.subject for party in self._members}
+        return (len(self._members) > 1 and "" in subjects)
 
     def _readers(self, level: object) -> list[Party]:
         """Of a log message: the only session that has anything in flight, else each; at its own level."""
@@ -265,15 +296,21 @@ class Sharing:
     def _attributed(self, question: Question, asked: Request) -> Event:
         if asked.method == "ping":
             return Replied(question, result(question.id, b"{}"))
-        if question.exchange is not None:
-            asking = [question.exchange.party]  # it came on the stream of that request
-        else:
-            asking = [party for party in self._members if _multi_round(party)]
-        if len(asking) != 1 or asking[0].lacks(asked.method):
+        party, exchange = self._behind(question, asked)
+        if party is None or party.lacks(asked.method):
             return refusal(question, INVALID_PARAMS, "No single client of this shared server can be asked")
-        question.party = asking[0]
-        question.exchange = question.exchange or _multi_round(asking[0])
+        question.party, question.exchange = party, exchange
         return Questioned(question, asked)
+
+    def _behind(self, question: Question, asked: Request) -> tuple[Party | None, Exchange | None]:
+        """Whose call a question is about: what it came with, or names, or the only one there is."""
+        if question.exchange is not None:
+            return question.exchange.party, question.exchange
+        task = related_task(asked.params)
+        if task is not None:
+            return self._tasks.get(task), None
+        calls = [call for call in map(_multi_round, self._members) if call is not None]
+        return (calls[0].party, calls[0]) if len(calls) == 1 else (None, None)
 
 
 def _done(exchange: Exchange) -> Answered:

@@ -17,16 +17,27 @@ def sharing(version: bytes = b"2025-11-25") -> Hop:
     return Hop(Sharing(INITIALIZED.replace(b"2025-11-25", version)), fresh=True)
 
 
-def join(hop: Hop, name: str = "a", *, capabilities: frozenset[str] = frozenset()) -> Party:
-    party = Party(name)
+def join(
+    hop: Hop, name: str = "a", *, capabilities: frozenset[str] = frozenset(), subject: str = "one"
+) -> Party:
+    party = Party(name, subject)
     party.capabilities = capabilities
     hop.ask(party, 0, "initialize", b'{"protocolVersion":"2025-11-25"}')
     hop.take_fallen()
     return party
 
 
-def two(hop: Hop) -> tuple[Party, Party]:
-    return join(hop, "a", capabilities=CAPABILITIES), join(hop, "b", capabilities=CAPABILITIES)
+def two(hop: Hop, subjects: tuple[str, str] = ("one", "one")) -> tuple[Party, Party]:
+    a, b = (
+        join(hop, name, capabilities=CAPABILITIES, subject=subject)
+        for name, subject in zip("ab", subjects, strict=True)
+    )
+    return a, b
+
+
+STRANGERS = pytest.mark.parametrize(
+    "subjects", [("one", "two"), ("one", ""), ("", "")], ids=["two", "one unknown", "both unknown"]
+)
 
 
 def lines(hop: Hop) -> list[bytes]:
@@ -238,6 +249,22 @@ def test_a_log_message_during_the_only_call_is_for_the_session_that_calls() -> N
     assert told_at(hop, b"info") == ["a"]
 
 
+@STRANGERS
+@pytest.mark.parametrize("calling", [True, False])
+def test_a_log_message_reaches_no_session_where_strangers_share(
+    subjects: tuple[str, str], calling: bool
+) -> None:
+    """K10: whoever calls need not be whom it is about."""
+    hop = sharing()
+    a, b = two(hop, subjects)
+    if calling:
+        hop.ask(a, 1)
+    assert told_at(hop, b"emergency") == []
+    hop.leave(a)
+    assert told_at(hop, b"emergency") == ["b"]
+    assert b.exchanges == {}
+
+
 # --- resource subscriptions ---
 
 
@@ -386,6 +413,7 @@ def test_nothing_is_kept_of_who_left_with_wishes_open() -> None:
     subscribe(hop, party, "unsubscribe")
     subscribe(hop, party, uri=b"file:///b")
     set_level(hop, party, b"debug")
+    make_task(hop, party, b"5")
     hop.leave(party)
     assert {name for name, kept in vars(layer).items() if isinstance(kept, dict | set) and kept} == set()
 
@@ -407,6 +435,26 @@ def test_a_change_is_told_to_every_session_once(method: str) -> None:
     assert [owner.name if owner else "?" for owner, _, _ in told] == ["a", "b"]
     line = b'{"jsonrpc":"2.0","method":"%b","params":{"x":1.0}}' % method.encode()
     assert [text for _, _, text in told] == [line, line]
+
+
+@STRANGERS
+def test_strangers_are_told_of_changes_and_nothing_that_nobody_knows(subjects: tuple[str, str]) -> None:
+    hop = sharing()
+    two(hop, subjects)
+    hop.note("notifications/resources/list_changed")
+    assert heard(hop) == ["a", "b"]
+    hop.note("vendor/anything")
+    assert heard(hop) == []
+
+
+@STRANGERS
+def test_an_update_is_told_to_each_stranger_that_subscribed(subjects: tuple[str, str]) -> None:
+    hop = sharing()
+    a, b = two(hop, subjects)
+    subscribe(hop, a)
+    assert updated(hop) == ["a"]
+    subscribe(hop, b)
+    assert updated(hop) == ["a", "b"]
 
 
 @pytest.mark.spec("FT-4")
@@ -471,15 +519,92 @@ def test_a_question_is_put_to_the_only_session_that_calls(method: str) -> None:
 
 
 @pytest.mark.case("RT-03")
-def test_a_question_during_calls_of_two_sessions_is_refused() -> None:
-    """K13."""
+@pytest.mark.parametrize("subjects", [("one", "one"), ("one", "two"), ("", "")])
+def test_a_question_during_calls_of_two_sessions_is_refused(subjects: tuple[str, str]) -> None:
+    """K13; of one subject too, since all who know one token may be one."""
     hop = sharing()
-    a, b = two(hop)
+    a, b = two(hop, subjects)
     hop.ask(a, 1)
     hop.ask(b, 1)
     put(hop)
     assert len(refusals(hop)) == 1
     assert hop.leftovers().keys() == {"_open"}
+
+
+@STRANGERS
+def test_a_question_is_put_to_the_only_one_of_strangers_that_calls(subjects: tuple[str, str]) -> None:
+    hop = sharing()
+    a, b = two(hop, subjects)
+    hop.ask(a, 1, "tools/list")
+    hop.ask(b, 1)
+    put(hop)
+    [event] = hop.take_fallen()
+    assert isinstance(event, Questioned)
+    assert event.question.party is b
+
+
+def put_for(hop: Hop, task: str) -> None:
+    """The server asks something for the sake of a task."""
+    meta = b'{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}}' % task.encode()
+    hop.take_sent()
+    hop.hear(b'{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":%b}' % meta)
+
+
+def make_task(hop: Hop, party: Party, hop_id: bytes) -> None:
+    """A call whose answer is the task T, that was made for it."""
+    hop.ask(party, 1, "tools/call", b'{"name":"x","task":{}}')
+    hop.answer(hop_id, b'{"task":{"taskId":"T","status":"working"}}')
+    hop.take_fallen()
+
+
+def test_a_question_about_a_task_is_put_to_the_session_that_made_it() -> None:
+    """Whoever else calls: it is none of their business."""
+    hop = sharing()
+    a, b = two(hop)
+    make_task(hop, a, b"1")
+    hop.ask(b, 1)
+    put_for(hop, "T")
+    [event] = hop.take_fallen()
+    assert isinstance(event, Questioned)
+    assert (event.question.party, event.question.exchange) == (a, None)
+
+
+def test_a_question_about_a_task_that_nobody_here_made_is_refused() -> None:
+    hop = sharing()
+    a, b = two(hop)
+    make_task(hop, a, b"1")
+    hop.ask(b, 1)
+    put_for(hop, "another")
+    assert len(refusals(hop)) == 1
+    hop.leave(a)
+    put_for(hop, "T")
+    assert len(refusals(hop)) == 1
+
+
+def test_a_call_that_failed_made_no_task() -> None:
+    hop = sharing()
+    a, _ = two(hop)
+    hop.ask(a, 1, "tools/call", b'{"name":"x","task":{}}')
+    hop.fail(b"1")
+    hop.take_fallen()
+    put_for(hop, "")
+    assert len(refusals(hop)) == 1
+
+
+def test_of_very_many_tasks_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.core.sharing.MOST_TASKS", 1)
+    hop = sharing()
+    a, _ = two(hop)
+    make_task(hop, a, b"1")
+    hop.ask(a, 2, "tools/call", b'{"task":{}}')
+    hop.answer(b"2", b'{"task":{"taskId":"U","status":"working"}}')
+    hop.take_fallen()
+    put_for(hop, "T")
+    assert len(refusals(hop)) == 1
+    put_for(hop, "U")
+    [event] = hop.take_fallen()
+    assert isinstance(event, Questioned)
+    assert event.question.party is a
 
 
 def test_a_question_during_no_call_is_refused() -> None:

@@ -33,7 +33,7 @@ from support.scripted_bridge import (
 )
 from support.scripted_server import Heard, Json, ScriptedServer, dump
 
-import bridge.relay
+import bridge.evidence
 from bridge import __version__
 from bridge.app import running
 from bridge.config import Command, Config, Listen, ProcessModel
@@ -50,7 +50,7 @@ INSTANT = replace(UNHURRIED, probe=0.0, sign_of_life=0.0)
 
 @pytest.fixture(autouse=True)
 def _unexamined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge.relay, "_FIRST_CHECK", 3600.0)
+    monkeypatch.setattr(bridge.evidence, "_FIRST", 3600.0)
 
 
 def discovered(*versions: str) -> Json:

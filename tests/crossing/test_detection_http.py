@@ -19,7 +19,7 @@ from support.scripted_bridge import MODERN, UNHURRIED, initialize, initialized, 
 from support.scripted_http import Exchange, Handler, OldRemote, Remote, Wire, message
 from support.scripted_server import Json, dump
 
-import bridge.relay
+import bridge.evidence
 import bridge.upstream.remote
 from bridge import config
 from bridge.app import running
@@ -34,7 +34,7 @@ TOKEN = "Bearer of-good-tidings"
 
 @pytest.fixture(autouse=True)
 def _unexamined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge.relay, "_FIRST_CHECK", 3600.0)
+    monkeypatch.setattr(bridge.evidence, "_FIRST", 3600.0)
 
 
 class Site:
@@ -215,8 +215,8 @@ async def test_server_that_cannot_be_reached_gets_no_verdict_either() -> None:
 async def test_server_that_goes_on_failing_is_left_alone_for_a_while_and_never_initialized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bridge.relay, "_FIRST_CHECK", 0.0)
-    monkeypatch.setattr(bridge.relay, "_RECHECK", 0.0)
+    monkeypatch.setattr(bridge.evidence, "_FIRST", 0.0)
+    monkeypatch.setattr(bridge.evidence, "_AGAIN", 0.0)
     policy = RestartPolicy(first=0.001, most=0.001)
     monkeypatch.setattr(bridge.upstream.remote, "RestartPolicy", lambda: policy)
     server = Remote({"server/discover": replies(503)})

@@ -1,4 +1,4 @@
-"""Modern callers and a legacy server at a URL: what goes over which connection, and what its failures mean."""
+"""Modern callers and a legacy server at a URL: which connection carries what, and what failures mean."""
 
 from __future__ import annotations
 
