@@ -274,7 +274,7 @@ class Sharing:
     def _strange(self) -> bool:
         """Whether there are several sessions which are not all known to be of one subject."""
         subjects = {party.subject for party in self._members}
-        return (len(self._members) > 1 and "" in subjects)
+        return len(subjects) > 1 or (len(self._members) > 1 and "" in subjects)
 
     def _readers(self, level: object) -> list[Party]:
         """Of a log message: the only session that has anything in flight, else each; at its own level."""

@@ -578,6 +578,17 @@ def test_other_params_change_the_params_alone() -> None:
     assert found.with_params(b"{}").raw == b'{"jsonrpc":"2.0","id":5,"params":{},"method":"m","x":1.0}'
 
 
+@pytest.mark.spec("XH-11")
+def test_headers_stay_beside_a_request_whose_id_and_params_change() -> None:
+    headers = (("Mcp-Param-A", "x"),)
+    plain = request(b'{"jsonrpc":"2.0","id":5,"method":"m","params":{}}')
+    assert plain.headers == ()
+    found = plain.with_headers(headers)
+    assert (found.raw, found.id, found.method, found.params) == (plain.raw, 5, "m", plain.params)
+    assert found.with_id(6).with_params(b"[]").headers == headers
+    assert found.with_params(b"[]").with_id(6).headers == headers
+
+
 # --- anything at all ---
 
 

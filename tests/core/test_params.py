@@ -18,6 +18,7 @@ from bridge.core.params import (
     annotations_of,
     check,
     header_values,
+    passed,
     without_invalid_tools,
 )
 
@@ -267,6 +268,24 @@ def test_header_names_have_no_case(name: str) -> None:
 def test_a_header_nothing_annotates_passes() -> None:
     assert agrees((), b'{"region":"eu"}', ("Mcp-Param-Region", "us"))
     assert agrees(REGION, b"{}", ("Mcp-Param-Other", "x"), ("Mcp-Param-Other", "y"), ("Region", "us"))
+
+
+@pytest.mark.spec("XH-11")
+def test_parameter_headers_and_no_others_are_passed_on() -> None:
+    parameters = (("Mcp-Param-A", "x"), ("mcp-param-b", ""), ("MCP-PARAM-A", "y"))
+    others = [
+        (name, "secret")
+        for name in (
+            "Authorization",
+            "Cookie",
+            "Origin",
+            "Mcp-Method",
+            "X-Mcp-Param-A",
+            "Mcp-Params",
+            "Mcp_Param-A",
+        )
+    ]
+    assert passed([*others, *parameters, *others]) == parameters
 
 
 @pytest.mark.spec("HM-18")

@@ -29,7 +29,7 @@ from support.scripted_bridge import (
 from support.scripted_http import Remote
 from support.scripted_server import Heard, Json, ScriptedServer, dump
 
-import bridge.relay
+import bridge.evidence
 from bridge import config
 from bridge.app import running
 from bridge.config import Access, Config, Listen, Timing
@@ -313,7 +313,7 @@ async def test_cancellation_on_stdio_of_an_id_of_another_type_is_ignored() -> No
 async def test_foreign_page_and_unknown_client_are_turned_away_at_the_door(
     headers: dict[str, str], body: bytes, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge.relay, "_FIRST_CHECK", 3600.0)
+    monkeypatch.setattr(bridge.evidence, "_FIRST", 3600.0)
     async with Remote() as server:
         settings = Config(
             upstream=config.Remote(url=server.url()),

@@ -25,7 +25,7 @@ from support.scripted_bridge import (
 from support.scripted_http import Exchange, Remote
 from support.scripted_server import Json, dump
 
-import bridge.relay
+import bridge.evidence
 from bridge import config
 from bridge.app import running
 from bridge.config import Access, Config, Listen
@@ -44,7 +44,7 @@ TOOL: Json = {
 
 @pytest.fixture(autouse=True)
 def _unexamined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge.relay, "_FIRST_CHECK", 3600.0)
+    monkeypatch.setattr(bridge.evidence, "_FIRST", 3600.0)
 
 
 class Server(Remote):

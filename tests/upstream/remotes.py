@@ -14,7 +14,7 @@ from support.scripted_http import LIMIT, Json
 
 from bridge.config import Limits, Remote, Timing, Transport
 from bridge.core.lines import Overlong
-from bridge.core.message import Id
+from bridge.core.message import Headers, Id
 from bridge.errors import ServerFault
 from bridge.upstream.remote import RemoteSource, RemoteUpstream
 
@@ -97,18 +97,18 @@ class Client:
 
     # What is sent
 
-    def say(self, data: object) -> None:
-        self.upstream.send(json.dumps(data, separators=(",", ":")).encode())
+    def say(self, data: object, headers: Headers = ()) -> None:
+        self.upstream.send(json.dumps(data, separators=(",", ":")).encode(), headers)
 
-    def ask(self, request_id: Id, method: str, params: object = None) -> None:
+    def ask(self, request_id: Id, method: str, params: object = None, headers: Headers = ()) -> None:
         tail = {} if params is None else {"params": params}
-        self.say({"jsonrpc": "2.0", "id": request_id, "method": method, **tail})
+        self.say({"jsonrpc": "2.0", "id": request_id, "method": method, **tail}, headers)
 
     def call(self, request_id: Id, name: str = "t", arguments: object = None) -> None:
         self.ask(request_id, "tools/call", {"name": name, "arguments": arguments or {}})
 
-    def modern(self, request_id: Id, method: str, params: Json | None = None) -> None:
-        self.ask(request_id, method, {**(params or {}), "_meta": META})
+    def modern(self, request_id: Id, method: str, params: Json | None = None, headers: Headers = ()) -> None:
+        self.ask(request_id, method, {**(params or {}), "_meta": META}, headers)
 
     def tell(self, method: str, params: object = None) -> None:
         self.say({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})})

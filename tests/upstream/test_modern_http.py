@@ -175,6 +175,48 @@ async def test_parameters_of_a_listed_tool_are_repeated_in_headers() -> None:
         }
 
 
+def parameters(exchange: Exchange) -> Json:
+    return {name: value for name, value in exchange.headers.items() if name.startswith("mcp-param")}
+
+
+@pytest.mark.spec("XH-11")
+async def test_headers_beside_a_request_go_with_it_and_never_in_place_of_what_its_body_says() -> None:
+    beside = (("MCP-PARAM-region", "us"), ("Mcp-Param-Foo", "x"), ("mcp-param-foo", "y"))
+    async with Strict(tool("t")) as server, connected(server.url()) as client:
+        client.modern(1, "tools/list", headers=beside)
+        await client.result(1)
+        assert parameters(server.asked("tools/list")[0]) == {
+            "mcp-param-region": "us",
+            "mcp-param-foo": "x, y",
+        }
+        client.modern(2, "tools/call", {"name": "t", "arguments": {"region": "eu"}}, beside)
+        await client.result(2)
+        assert parameters(server.asked("tools/call")[0]) == {
+            "mcp-param-region": "eu",
+            "mcp-param-foo": "x, y",
+        }
+
+
+@pytest.mark.spec("XH-11", "CM-7")
+async def test_headers_beside_a_call_go_with_its_second_try_and_not_with_our_look_at_the_tools() -> None:
+    async with Strict(tool("t")) as server, connected(server.url()) as client:
+        arguments = {"name": "t", "arguments": {"region": "eu"}}
+        client.modern(1, "tools/call", arguments, (("Mcp-Param-Foo", "x"),))
+        await client.result(1)
+        first, second = server.asked("tools/call")
+        assert parameters(first) == {"mcp-param-foo": "x"}
+        assert parameters(second) == {"mcp-param-foo": "x", "mcp-param-region": "eu"}
+        assert [parameters(one) for one in server.asked("tools/list")] == [{}]
+
+
+async def test_configured_header_takes_the_place_of_one_beside_the_request() -> None:
+    async with Remote() as server, connected(server.url(), headers=(("Mcp-Param-Foo", "ours"),)) as client:
+        client.modern(1, "vendor/do", headers=(("mcp-param-FOO", "theirs"),))
+        await client.result(1)
+        [asked] = server.asked("vendor/do")
+        assert parameters(asked) == {"mcp-param-foo": "ours"}
+
+
 @pytest.mark.spec("CM-3")
 async def test_tools_of_every_page_are_learnt() -> None:
     async with Strict(tool("a"), tool("b")) as server, connected(server.url()) as client:
