@@ -194,9 +194,10 @@ class Link:
             return not patience.cancelled_caught
         return True
 
-    def late(self, message_id: Id | None) -> Response:
-        """What a request is told whose time is over."""
-        return local_error(message_id, f"No answer within {self._timing.request:g} s", "upstream_timeout")
+    def late(self, message_id: Id | None, within: float | None = None) -> Response:
+        """What a request is told whose time is over: so many seconds, or those that any request has."""
+        seconds = self._timing.request if within is None else within
+        return local_error(message_id, f"No answer within {seconds:g} s", "upstream_timeout")
 
     def pressure(self, full: bool) -> None:
         """A port's buffer filled up (true) or drained (false): stop or go on reading the server."""
@@ -435,19 +436,20 @@ class Link:
             asked = asked.with_id(question.party_id)
         port.questioned(question, asked)
 
-    def _expired(self, exchange: Exchange) -> None:
+    def _expired(self, exchange: Exchange, within: float | None = None) -> None:
         if any(exchange in question.during for question in exchange.party.questions.values()):
-            self._expiry.add(exchange)  # a person may be answering inside the call (CP-18)
+            # A person may be answering inside the call (CP-18).
+            (self._expiry if within is None else self._starting).add(exchange)
             return
         if exchange.method == "initialize" and exchange.party not in self._crossed:
             self._correlation.failed(exchange.hop_id)
         else:
             self._rise(Withdrawn(exchange), exchange.party)
-        self._answer(exchange, self.late(exchange.id))
+        self._answer(exchange, self.late(exchange.id, within))
 
     def _never_started(self, exchange: Exchange) -> None:
         if self.proven:
-            self._expired(exchange)  # it serves others
+            self._expired(exchange, self._timing.start)  # it serves others, or answered another question
             return
         self.lost(StartTimeout(f"The server did not answer its handshake within {self._timing.start:g} s"))
 

@@ -89,7 +89,7 @@ async def test_demo_server_over_stdio_speaks_both_eras() -> None:
     assert found.transports == ("stdio",)
     assert found.eras["legacy"].revisions == ("2025-11-25",)
     assert found.eras["legacy"].negotiates == {name: name for name in LEGACY_REVISIONS[:-1]}
-    assert found.eras["modern"] == Era(works=True, revisions=("2026-07-28",))
+    assert found.eras["modern"] == Era(works=True, revisions=("2026-07-28", *reversed(LEGACY_REVISIONS)))
     assert found.identity is not None
     assert found.identity["name"] == "mcp-bridge-demo"
     assert found.capabilities is not None

@@ -15,7 +15,7 @@ from bridge.config import Command, Config, Limits, Timing
 from bridge.core.correlate import SUBSCRIPTION
 from bridge.core.events import Exchange, Party, Question
 from bridge.core.lines import Overlong
-from bridge.core.message import Malformed, Notification, Request, Response, read
+from bridge.core.message import Malformed, Notification, Request, Response, read, result
 from bridge.era.revisions import Era
 from bridge.errors import ServerFault
 from bridge.link import Caller, Link
@@ -351,6 +351,33 @@ async def test_server_that_does_not_answer_a_first_request_is_given_up_for_lost(
     server.asks("roots/list", "q")
     assert len(client.answers) == 2
     assert client.questions == []
+
+
+async def test_first_request_is_answered_for_a_server_that_answers_others_only() -> None:
+    link, server = joined(timing=replace(UNHURRIED, start=0.01))
+    client = Client(link)
+    client.asks(1, "server/discover")
+    server.answers(await server.hears("server/discover"))
+    client.asks(2, "initialize")
+    await client.until_answered(2)
+    assert client.answers[1]["error"]["data"]["reason"] == "upstream_timeout"
+    assert client.answers[1]["error"]["message"] == "No answer within 0.01 s"
+    assert client.faults == []
+
+
+async def test_first_request_that_asks_its_client_is_given_the_same_time_once_more() -> None:
+    link, server = joined(fresh=True, timing=replace(UNHURRIED, start=0.01))
+    client = Client(link)
+    client.asks(1, "initialize")
+    server.asks("roots/list", "q")
+    other = Client(link)
+    other.asks(2, "server/discover")
+    await other.until_answered()
+    assert client.answers == []
+    (question,) = client.questions
+    link.reply(client, result(question.party_id, b"{}"))
+    await client.until_answered()
+    assert client.answers[0]["error"]["data"]["reason"] == "upstream_timeout"
 
 
 # --- the end ---

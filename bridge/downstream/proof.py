@@ -109,7 +109,7 @@ class Proofs:
         return Proof(self._keys[0], _spelled(_write(claims)), claims)
 
     def check(self, header: str, method: str) -> Proof | None:
-        """The proof in a header, taken once; None if it is wrong or comes again. The body is not looked at."""
+        """The proof in a header, taken once; None if it is wrong or comes again. The body is not held."""
         proof = self._found(header)
         flaw = "key" if proof is None else self._flaw(proof, method)
         if flaw is not None:

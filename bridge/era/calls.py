@@ -82,6 +82,8 @@ class Open(msgspec.Struct, frozen=True, eq=False):
     question: Question | None
     method: str
     params: Raw | UnsetType = UNSET
+    along: bool = False
+    """It is no matter of this call, which only takes it to the client."""
 
 
 class Call:

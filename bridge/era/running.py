@@ -137,7 +137,14 @@ class Running(Generic[H]):
             return call.multi_round and call.capabilities.covers(asked.method, params)
 
         taken = self._parking.claimed(call.subject, covers)
-        return [event for one in taken for event in self._suspending.take(call, one.question, one.asked)]
+        asked = [
+            event
+            for one in taken
+            for event in self._suspending.take(call, one.question, one.asked, along=True)
+        ]
+        if taken:
+            self._suspending.hurry(call)
+        return asked
 
     def withdrawn(self, exchange: Exchange) -> Events:
         """The client does not wait any more; nothing if it was answered."""
@@ -149,7 +156,8 @@ class Running(Generic[H]):
 
     def stop(self, call: Call) -> Events:
         """End it unanswered; first the server is told, so that it does not act on what comes then."""
-        return (*self._cancel(call), *self._passed_on(call), *self._end(call))
+        ended = (*self._cancel(call), *self._passed_on(call), *self._suspending.give_up(call))
+        return (*ended, *self._end(call))
 
     def _cancel(self, call: Call) -> Events:
         if call.upstream is None:
@@ -176,7 +184,7 @@ class Running(Generic[H]):
         others = [one for one in self._board.working() if one is not call]
         guessed = self._suspending.guessed(call) if others else []
         asked = [event for one in guessed for event in self._asked_again(others, one)]
-        return [*asked, *self._suspending.give_up(call)]
+        return [*asked, *self._suspending.give_up(call, own=call.away)]
 
     def _asked_again(self, others: list[Call], one: Open) -> Events:
         assert one.question is not None

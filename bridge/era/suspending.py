@@ -78,14 +78,16 @@ class Suspending(Generic[H]):
 
     # The server asks
 
-    def take(self, call: Call, question: Question, asked: Request | Open) -> Events:
+    def take(
+        self, call: Call, question: Question, asked: Request | Open, *, along: bool = False
+    ) -> Events:
         """Have the client of this call asked."""
         params = b"" if asked.params is UNSET else bytes(asked.params)
         if not call.capabilities.covers(asked.method, params):
             return (self._refuse(call, Open(question, asked.method, asked.params)),)
         if len(call.open) >= MOST_OPEN:
             return (Replied(question, given_up(question)),)
-        call.ask(Open(question, asked.method, asked.params))
+        call.ask(Open(question, asked.method, asked.params, along))
         self._asked[question.party_id] = call
         self._gather(call)
         return ()
@@ -101,6 +103,12 @@ class Suspending(Generic[H]):
         call.move(Move.QUESTION)
         if call.timer is None:
             call.timer = self._clock.after(self._terms.coalesce, self._layer, lambda: self._suspend(call))
+
+    def hurry(self, call: Call) -> None:
+        """Ask without waiting for more: the server's own answer may come sooner than that."""
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = self._clock.after(0.0, self._layer, lambda: self._suspend(call))
 
     def withdrawn(self, question: Id) -> None:
         """The server needs no answer any more; nothing if it is no open question of a call."""
@@ -128,15 +136,15 @@ class Suspending(Generic[H]):
         taken = [
             self._close(call, key)
             for key, one in list(call.open.items())
-            if one.question is not None and one.question.exchange is None
+            if one.question is not None and one.question.exchange is None and not one.along
         ]
         if taken:
             self._settle(call)
         return taken
 
-    def give_up(self, call: Call) -> Events:
-        """Answer the server's open questions in the place of the client."""
-        closed = [self._close(call, key) for key in list(call.open)]
+    def give_up(self, call: Call, *, own: bool = False) -> Events:
+        """Answer the server's open questions in the place of the client; with `own` the call's own only."""
+        closed = [self._close(call, key) for key, one in list(call.open.items()) if not (own and one.along)]
         if closed:
             self._settle(call)
         return [Replied(one.question, given_up(one.question)) for one in closed if one.question is not None]
@@ -239,7 +247,8 @@ class Suspending(Generic[H]):
     def _go_on(self, call: Call, answers: Answers) -> Events:
         if call.kept is not None:
             response, call.kept = call.kept, None
-            return self._course.deliver(call, response)
+            said = [self._answer(call, key, value) for key, value in answers.items()]
+            return (*said, *self.give_up(call), *self._course.deliver(call, response))
         if call in self._visited:
             return self._visited_by(call, answers)
         events = [self._answer(call, key, value) for key, value in answers.items()]

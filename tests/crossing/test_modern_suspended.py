@@ -814,6 +814,22 @@ def test_question_outside_of_any_call_is_taken_along_by_the_next() -> None:
     assert bench.take_sent() == []
 
 
+@pytest.mark.crossing("D26")
+def test_call_that_carries_a_question_outside_of_it_does_not_answer_that_by_its_end() -> None:
+    """The server asked for itself; that a short call took it along is no reason to leave it unanswered."""
+    bench = Bench()
+    bench.question(0, "roots/list", None)
+    exchange, hop_id = bench.running(can='{"roots":{}}')
+    bench.clock.advance(0)
+    asked, state = bench.asked(exchange)
+    assert asked == {"in-1": {"method": "roots/list"}}
+    bench.result(hop_id)
+    assert bench.take_sent() == []
+    back = bench.back(2, state, {"in-1": {"roots": []}})
+    assert bench.take_sent() == [{"id": 0, "result": {"roots": []}}]
+    assert "result" in bench.answer(back)
+
+
 @pytest.mark.crossing("D27")
 def test_question_outside_of_any_call_is_refused_after_its_time() -> None:
     bench = Bench()

@@ -1,8 +1,8 @@
 """Python SDK 2.x before server-everything: the conversation of `python_sdk_1.py`, by the new client.
 
 Run by the interpreter of that SDK's venv: `python_sdk_2.py URL MODE`. MODE is how the client finds the
-revision: `legacy` opens with initialize, `auto` (the SDK's default) asks `server/discover` first and
-falls back, so a bridge before a legacy server must let that question fail in the right way.
+revision: `legacy` opens with initialize, `auto` (the SDK's default) asks `server/discover` first, which
+a bridge before a legacy server answers. What 2026-07-28 does not have is left out then.
 """
 
 import json
@@ -13,6 +13,7 @@ import anyio
 import mcp_types as types
 from mcp import Client
 
+MODERN = "2026-07-28"
 PATIENCE = 30
 DOCUMENT = "demo://resource/static/document/features.md"
 ODD = 'é — 読 🎉 \u2028\u2029\x85 "\\\t\r\n {}[] \x7f \u0000 end'
@@ -181,9 +182,10 @@ async def converse(client, host):
     seen["echo"] = await text(client, "echo", {"message": ODD}) == f"Echo: {ODD}"
     seen |= await progress(client)
     seen |= await questions(client, host)
-    seen |= await notifications(client, host)
+    if client.protocol_version < MODERN:
+        seen |= await notifications(client, host)
+        await client.send_ping()
     seen |= await cancellation(client)
-    await client.send_ping()
     seen["big"] = await text(client, "echo", {"message": BIG}) == f"Echo: {BIG}"
     return seen | await together(client)
 

@@ -27,10 +27,12 @@ client.setNotificationHandler("notifications/resources/updated", (note) => host.
 
 const transport = new StreamableHTTPClientTransport(new URL(url));
 await client.connect(transport);
+const protocol = client.getNegotiatedProtocolVersion();
+const call = (params, options) => client.callTool(params, options);
 const seen = {
   server: client.getServerVersion().name,
-  protocol: client.getNegotiatedProtocolVersion(),
-  ...(await converse(client, host, (params, options) => client.callTool(params, options))),
+  protocol,
+  ...(await converse(client, host, call, protocol === "2026-07-28")),
 };
 await transport.terminateSession();
 await client.close();
