@@ -20,6 +20,8 @@ from bridge.core.splice import quote
 from bridge.downstream.http import Gate, Ready
 from bridge.downstream.http_sse import HttpSse
 from bridge.downstream.listener import Handler, Served, serve
+from bridge.downstream.peers import Peers
+from bridge.downstream.proof import RELAYED
 from bridge.downstream.reply import refused
 from bridge.downstream.stdio import StdioPort
 from bridge.downstream.streamable_http import StreamableHttp
@@ -37,8 +39,9 @@ class Site:
 
     def __init__(self, config: Config, relay: Relay) -> None:
         self._relay = relay
+        self._peers = Peers(config)
         self._gate = Gate(config.access, config.listen)
-        endpoint = StreamableHttp(relay)
+        endpoint = StreamableHttp(relay, self._peers)
         self._path = config.listen.path.rstrip("/")
         self._handlers: dict[str, Handler] = {self._path: endpoint.handle, f"{self._path}/": endpoint.handle}
         self._old = HttpSse(relay) if config.listen.legacy_sse else None
@@ -51,7 +54,7 @@ class Site:
             return _health(request, 200, {"status": "ok"})
         if path == "/readyz":
             return _health(request, 200 if self._relay.readiness.ready else 503, self._readiness())
-        refusal = self._gate.check(request)
+        refusal = None if self._is_passed_on(request) else self._gate.check(request)
         if refusal is not None:
             return refusal
         handler = self._handlers.get(path)
@@ -59,6 +62,16 @@ class Site:
             text = f"Not Found: the endpoint is {self._path}"
             return refused(local_error(None, text, "path", INVALID_REQUEST).raw, 404)
         return await handler(request)
+
+    async def close(self) -> None:
+        """Let go of what it opened itself. To be called when nothing is answered any more."""
+        await self._peers.close()
+
+    def _is_passed_on(self, request: BaseRequest) -> bool:
+        """Whether another replica's gate has seen its client; only the endpoint holds what comes so."""
+        if RELAYED not in request.headers or request.path.rstrip("/") != self._path:
+            return False
+        return self._peers.admits(request)
 
     def _readiness(self) -> dict[str, object]:
         known = self._relay.readiness
@@ -111,13 +124,15 @@ async def running(config: Config, environ: Mapping[str, str]) -> AsyncIterator[t
     guard = Guard()
     source = _source(config, environ, guard)
     relay = Relay(config, source)
-    served = await serve(config.listen, Site(config, relay).handle, stalled=config.timing.stalled)
+    site = Site(config, relay)
+    served = await serve(config.listen, site.handle, stalled=config.timing.stalled)
     try:
         async with source, relay:
             yield relay, served
             served.stop_accepting()
     finally:
         await served.close()
+        await site.close()
         await guard.close()
 
 

@@ -31,12 +31,16 @@ from aiohttp.web import BaseRequest, RequestKey, RequestPayloadError, StreamResp
 
 from bridge.config import KIB, Access, Listen
 from bridge.core.message import INVALID_REQUEST
+from bridge.downstream.proof import ANSWERED, RELAYED, Proof
 from bridge.errors import UsageFault
 
 Part = bytes | bytearray | memoryview
 
 CORS: Final = RequestKey("cors", bytes)
 """The CORS header lines an answer to this request carries; set by the gate, read by every answer."""
+
+PROOF: Final = RequestKey("proof", Proof)
+"""What lets a request in that another replica passes on; every answer to it says whose it is."""
 
 _ONE_WRITE: Final = 64 * KIB
 """Above it a copy into one buffer costs more than several writes."""
@@ -62,7 +66,10 @@ def _date_line(second: int) -> bytes:
 
 def head_of(request: BaseRequest, status: int, lines: bytes, *, keep_alive: bool) -> tuple[bytes, ...]:
     """Status line and header lines, without the blank line that ends them."""
-    cors = request[CORS] if hdrs.ORIGIN in request.headers and CORS in request else b""
+    headers = request.headers
+    cors = request[CORS] if hdrs.ORIGIN in headers and CORS in request else b""
+    if RELAYED in headers and PROOF in request:
+        lines += b"%b: %b\r\n" % (ANSWERED.encode(), request[PROOF].answer(status).encode())
     if not keep_alive:
         connection = b"Connection: close\r\n"
     elif request.version < HttpVersion11:

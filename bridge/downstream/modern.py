@@ -36,10 +36,11 @@ from bridge.detection import CLIENT
 from bridge.downstream.caller import ModernCaller
 from bridge.downstream.http import Ready
 from bridge.downstream.party import subject_of
+from bridge.downstream.peers import Peers
 from bridge.downstream.reply import Reply, declined, later, malformed, refused
 from bridge.era.probe import discovery
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED
-from bridge.era.suspend import Elsewhere, elsewhere
+from bridge.era.suspend import Elsewhere
 from bridge.link import Caller, Link
 from bridge.relay import Relay
 
@@ -87,8 +88,9 @@ class HttpOutlet:
 class ModernEndpoint:
     """Takes modern requests to the link that they share."""
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: Relay, peers: Peers) -> None:
         self._relay = relay
+        self._peers = peers
         self._limits, self._timing = relay.config.limits, relay.config.timing
         self._commits: Deadlines[Reply] = Deadlines(self._timing.commit_modern, Reply.commit)
         self._indexes: WeakKeyDictionary[Link, tuple[int, params.ToolIndex]] = WeakKeyDictionary()
@@ -96,9 +98,18 @@ class ModernEndpoint:
         self._walk = asyncio.Lock()
 
     async def post(
-        self, request: BaseRequest, accepted: Accepted, asked: Request, claims: Claims
+        self,
+        request: BaseRequest,
+        accepted: Accepted,
+        asked: Request,
+        claims: Claims,
+        subject: str | None = None,
     ) -> StreamResponse:
-        """Take one request and answer it. Raises ServerFault when no server can be had."""
+        """Take one request and answer it; `subject` is whom another replica asks for.
+
+        Raises ServerFault when no server can be had.
+        """
+        subject = self._subject if subject is None else subject
         refusal = _ladder(request, asked, claims)
         if refusal is not None:
             return refusal
@@ -111,12 +122,12 @@ class ModernEndpoint:
             return refused(local_error(asked.id, text, "accept", INVALID_REQUEST).raw, 406)
         if isinstance(self._relay.config.upstream, Remote):
             asked = asked.with_headers(params.passed(request.headers.items()))
-        found = await self._relay.modern(asked, self._subject)
+        found = await self._relay.modern(asked, subject)
         if isinstance(found, Response):
             return refused(found.raw, _status(found))
         if isinstance(found, Elsewhere):
-            return await self._elsewhere(request, asked, found)
-        return await self._call(found, request, accepted, asked, claims)
+            return await self._peers.pass_on(request, asked, found.replica, subject)
+        return await self._call(found, request, accepted, asked, claims, subject)
 
     async def _unfit(self, link: Link, request: BaseRequest, asked: Request, claims: Claims) -> Ready | None:
         """Why this request cannot be put to this server; None if it can."""
@@ -129,13 +140,19 @@ class ModernEndpoint:
         return None if await link.writable() else refused(link.late(asked.id).raw, 200)
 
     async def _call(
-        self, link: Link, request: BaseRequest, accepted: Accepted, asked: Request, claims: Claims
+        self,
+        link: Link,
+        request: BaseRequest,
+        accepted: Accepted,
+        asked: Request,
+        claims: Claims,
+        subject: str,
     ) -> StreamResponse:
         reply = Reply(accepted, sse.event)
         call = ModernCaller(
             self._relay,
             asked,
-            self._subject,
+            subject,
             HttpOutlet(reply),
             private=self._relay.config.access.token is not None,
             wants_log=claims.log_level is not None,
@@ -151,9 +168,6 @@ class ModernEndpoint:
             )
         finally:
             call.leave()
-
-    async def _elsewhere(self, request: BaseRequest, asked: Request, found: Elsewhere) -> StreamResponse:
-        return refused(elsewhere(asked).raw, 200)
 
     async def _check_params(self, link: Link, request: BaseRequest, claims: Claims) -> Refusal | None:
         """Hold `Mcp-Param-*` headers against a tool's arguments; the tool's schema says which."""

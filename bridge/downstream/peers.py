@@ -1,9 +1,9 @@
 """The other replicas of this bridge: what belongs to a call that one of them holds is passed to it.
 
-Decides how a request travels there, once, and how its answer comes back; whether it is the peer's
-at all is the proof's matter. Knows nothing of calls, and reads no message: what passes is bytes.
-A client that leaves closes the request, which there is its cancellation (2026-07-28: "Streamable
-HTTP", "Cancellation").
+Decides how a request travels there, once, and how its answer comes back, and which requests come
+from there; whether something is the peer's at all is the proof's matter. Knows nothing of calls,
+and reads no message: what passes is bytes. A client that leaves closes the request, which there is
+its cancellation (2026-07-28: "Streamable HTTP", "Cancellation").
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bridge.config import KIB, MIB, Config
 from bridge.core import sse
 from bridge.core.message import Request, Response
 from bridge.downstream.event_stream import EventStream
-from bridge.downstream.http import Ready
+from bridge.downstream.http import PROOF, Ready
 from bridge.downstream.proof import ANSWERED, RELAYED, Proof, Proofs
 from bridge.downstream.reply import refused
 from bridge.era.suspend import elsewhere, lost
@@ -73,6 +73,14 @@ class Peers:
         if client is not None:
             await client.close()
 
+    def admits(self, request: BaseRequest) -> bool:
+        """Whether a peer passes this request on and has let its client in; the body is yet to be held."""
+        shown = request.headers.getall(RELAYED, ())
+        proof = self.proofs.check(shown[0], request.method) if len(shown) == 1 else None
+        if proof is not None:
+            request[PROOF] = proof
+        return proof is not None
+
     async def pass_on(
         self, request: BaseRequest, asked: Request, replica: str, subject: str
     ) -> StreamResponse:
@@ -80,6 +88,8 @@ class Peers:
 
         Cancelled when the client leaves.
         """
+        if RELAYED in request.headers:
+            return self._failed(replica, elsewhere(asked), "passed on already")
         url = self._urls.get(replica)
         if url is None:
             return self._failed(replica, elsewhere(asked), "unknown peer")

@@ -29,11 +29,15 @@ from bridge.core.message import (
     local_error,
     read,
 )
-from bridge.downstream.http import Ready, read_body
+from bridge.downstream.http import PROOF, Ready, read_body
 from bridge.downstream.legacy import LegacySession, gone
 from bridge.downstream.modern import ModernEndpoint
+from bridge.downstream.peers import Peers
+from bridge.downstream.proof import RELAYED
 from bridge.downstream.reply import declined, later, malformed, refused
 from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
+from bridge.era.suspend import goes_on
+from bridge.era.task_ids import METHODS as ABOUT_TASKS
 from bridge.errors import CircuitOpen, ServerFault
 from bridge.link import answer_to_fault
 from bridge.relay import Relay
@@ -52,10 +56,10 @@ _FULL: Final = "The most sessions are open; try again later"
 class StreamableHttp:
     """Answers every request to the endpoint's path."""
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: Relay, peers: Peers) -> None:
         self._relay = relay
         self._config = relay.config
-        self._modern = ModernEndpoint(relay)
+        self._modern = ModernEndpoint(relay, peers)
         self._opening = 0
         self._methods: Mapping[str, Callable[[BaseRequest], Awaitable[StreamResponse]]] = {
             hdrs.METH_POST: self._post,
@@ -91,6 +95,8 @@ class StreamableHttp:
         if self._relay.draining and _asks(message):
             asked = message.id if isinstance(message, Request) else None
             return later(asked, "The bridge is shutting down", "draining")
+        if RELAYED in request.headers:
+            return await self._passed_on(request, accepted, message, body)
         said = None
         if isinstance(message, Request) and _ENVELOPE_MARK in body:
             said = claims(message.method, message.params)
@@ -108,8 +114,22 @@ class StreamableHttp:
 
     # Modern
 
+    async def _passed_on(
+        self, request: BaseRequest, accepted: Accepted, message: Message | Batch, body: bytes
+    ) -> StreamResponse:
+        """What another replica let in, which may be a round of a call that is here and nothing else."""
+        proof = request.get(PROOF)
+        if proof is None or not proof.covers(body) or not _goes_on(message):
+            return _refusal(403, "Forbidden: not what another replica of this bridge passes on", "proof")
+        return await self._modern_post(request, accepted, message, subject=proof.claims.subject)
+
     async def _modern_post(
-        self, request: BaseRequest, accepted: Accepted, message: Message | Batch, said: Claims | None
+        self,
+        request: BaseRequest,
+        accepted: Accepted,
+        message: Message | Batch,
+        said: Claims | None = None,
+        subject: str | None = None,
     ) -> StreamResponse:
         if isinstance(message, Notification):
             return Ready(202)  # acknowledged and dropped: nothing in core travels this way (HM-21)
@@ -118,7 +138,7 @@ class StreamableHttp:
             return malformed(Malformed(INVALID_REQUEST, text))
         try:
             said = said or claims(message.method, message.params)
-            return await self._modern.post(request, accepted, message, said)
+            return await self._modern.post(request, accepted, message, said, subject)
         except ServerFault as fault:
             return _unavailable(message.id, fault)
 
@@ -191,6 +211,10 @@ class StreamableHttp:
             return session
         session.close("The client ended it")
         return Ready(200)
+
+
+def _goes_on(message: Message | Batch) -> bool:
+    return isinstance(message, Request) and (goes_on(message) or message.method in ABOUT_TASKS)
 
 
 def _asks(message: Message | Batch) -> bool:

@@ -188,6 +188,11 @@ class Calls(Generic[H]):
             del self._away[slot.subject]
 
 
+def goes_on(asked: Request) -> bool:
+    """Whether it says that it belongs to a call that began before."""
+    return _token(asked) is not None
+
+
 def lost(asked: Request) -> Response:
     return local_error(asked.id, "The call that this request goes on with is lost; start anew", "call_lost")
 

@@ -28,6 +28,7 @@ from bridge.config import (
 )
 from bridge.core.message import result
 from bridge.downstream.listener import Served, serve
+from bridge.downstream.peers import Peers
 from bridge.downstream.streamable_http import StreamableHttp
 from bridge.era.revisions import MODERN_VERSIONS, Era
 from bridge.era.terms import Terms
@@ -288,7 +289,7 @@ async def bridged(
             if era is None and proven:
                 both_eras(relay)
             bridge = Bridge(config, relay, source, stack)
-            endpoint = StreamableHttp(relay)
+            endpoint = StreamableHttp(relay, Peers(config))
             served = await serve(
                 Listen(port=0), lambda request: bridge.handle(endpoint, request), stalled=timing.stalled
             )
