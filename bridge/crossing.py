@@ -130,8 +130,9 @@ class Crossing:
     # Which one
 
     async def _session(self, subject: str, identity: bytes, wanted: Capabilities, method: str) -> _Session:
-        mine = self._held.setdefault((subject, identity), {})
         while True:
+            # Looked up again after each wait, in which those without a session are forgotten.
+            mine = self._held.setdefault((subject, identity), {})
             wanted = self._preferred(mine, wanted, method)
             choice = choose({one: session.idle for one, session in mine.items()}, wanted, self._each)
             if not isinstance(choice, Open):

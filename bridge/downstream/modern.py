@@ -94,8 +94,9 @@ class ModernEndpoint:
         self._limits, self._timing = relay.config.limits, relay.config.timing
         self._commits: Deadlines[Reply] = Deadlines(self._timing.commit_modern, Reply.commit)
         self._indexes: WeakKeyDictionary[Link, tuple[int, params.ToolIndex]] = WeakKeyDictionary()
+        self._walks: WeakKeyDictionary[Link, asyncio.Lock] = WeakKeyDictionary()
+        """Held while a link's tools are looked at; a server that hangs holds up its own calls only."""
         self._subject = subject_of(relay.config)
-        self._walk = asyncio.Lock()
 
     async def post(
         self,
@@ -195,7 +196,7 @@ class ModernEndpoint:
         """Look at all tools, once for all who wait; a server that does not list them has none."""
         if index.complete:
             return
-        async with self._walk:
+        async with self._walks.setdefault(link, asyncio.Lock()):
             with anyio.move_on_after(self._timing.start):
                 await _walk(link, index)
             index.settle()

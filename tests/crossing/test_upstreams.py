@@ -368,6 +368,42 @@ async def test_pool_that_is_exhausted_refuses_or_lets_wait(policy: WhenFull) -> 
         assert (await held.answer()).status == 200
 
 
+async def test_upstream_session_that_was_waited_for_is_kept_and_counted() -> None:
+    limits, terms = Limits(upstreams=1), Terms(forward_identity=True)
+    timing = replace(UNHURRIED, session_idle=0.2)
+
+    def named(name: str, request_id: int = 1) -> Json:
+        client = {"name": name, "version": "1"}
+        return modern(request_id, "tools/list", meta=envelope(**{f"{PREFIX}clientInfo": client}))
+
+    async with bridged(era=Era.LEGACY, limits=limits, terms=terms, timing=timing) as bridge:
+        held, server, asked = await first(bridge, named("one"))
+        waits = await bridge.post_modern(named("two"))
+        await bridge.handles(2)
+        idle = await bridge.session()
+        await idle.server.is_ended()  # by the look that lets go of everything nobody uses
+        server.answers(asked, {"tools": []})
+        second = await bridge.source.next()
+        await opens(second)
+        second.answers(await second.hears("tools/list"), {"tools": []})
+        assert (await waits.answer()).status == 200
+        again = await bridge.post_modern(named("two", 2))
+        second.answers(await second.hears("tools/list"), {"tools": []})
+        assert (await again.answer()).status == 200
+        assert (await held.answer()).status == 200
+
+
+async def test_server_that_does_not_list_its_tools_holds_up_nobody_elses_calls() -> None:
+    async with bridged(era=Era.LEGACY) as bridge:
+        await bridge.post_modern(called(ELICITS))
+        hangs = await bridge.source.next()
+        await opens(hangs)
+        await hangs.hears("tools/list")
+        exchange, server, asked = await first(bridge, called(SAMPLES))
+        server.answers(asked, {"content": []})
+        assert (await exchange.answer()).status == 200
+
+
 async def test_upstream_session_that_nobody_uses_ends() -> None:
     timing = replace(UNHURRIED, upstream_idle=0.0, session_idle=0.2)
     async with bridged(era=Era.LEGACY, timing=timing) as bridge:

@@ -217,7 +217,9 @@ async def between(
         server = await around.start([*COMMANDS[upstream, Side.STDIO], *SERVER])
         url = stack.enter_context(reached(nginx, await server.url(upstream), folder / "behind", more))
         stdio = downstream is Side.STDIO
-        bridge = await around.start([*COMMANDS[downstream, upstream], url], talks=stdio)
+        # Only the legacy era has streams that resume; the server is a bridge, and would be modern too.
+        legacy = ["--upstream-era", "legacy"]
+        bridge = await around.start([*COMMANDS[downstream, upstream], *legacy, url], talks=stdio)
         if not stdio:
             url = stack.enter_context(reached(nginx, await bridge.url(downstream), folder / "before"))
         async with talking(bridge, downstream, url) as talk:
