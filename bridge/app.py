@@ -21,7 +21,6 @@ from bridge.downstream.http import Gate, Ready
 from bridge.downstream.http_sse import HttpSse
 from bridge.downstream.listener import Handler, Served, serve
 from bridge.downstream.peers import Peers
-from bridge.downstream.proof import RELAYED
 from bridge.downstream.reply import refused
 from bridge.downstream.stdio import StdioPort
 from bridge.downstream.streamable_http import StreamableHttp
@@ -40,7 +39,7 @@ class Site:
     def __init__(self, config: Config, relay: Relay) -> None:
         self._relay = relay
         self._peers = Peers(config)
-        self._gate = Gate(config.access, config.listen)
+        self._gate = Gate(config.access, config.listen, self._is_passed_on)
         endpoint = StreamableHttp(relay, self._peers)
         self._path = config.listen.path.rstrip("/")
         self._handlers: dict[str, Handler] = {self._path: endpoint.handle, f"{self._path}/": endpoint.handle}
@@ -54,7 +53,7 @@ class Site:
             return _health(request, 200, {"status": "ok"})
         if path == "/readyz":
             return _health(request, 200 if self._relay.readiness.ready else 503, self._readiness())
-        refusal = None if self._is_passed_on(request) else self._gate.check(request)
+        refusal = self._gate.check(request)
         if refusal is not None:
             return refusal
         handler = self._handlers.get(path)
@@ -68,10 +67,8 @@ class Site:
         await self._peers.close()
 
     def _is_passed_on(self, request: BaseRequest) -> bool:
-        """Whether another replica's gate has seen its client; only the endpoint holds what comes so."""
-        if RELAYED not in request.headers or request.path.rstrip("/") != self._path:
-            return False
-        return self._peers.admits(request)
+        """Whether another replica has let its client in; only the endpoint holds such a body to its proof."""
+        return request.path.rstrip("/") == self._path and self._peers.admits(request)
 
     def _readiness(self) -> dict[str, object]:
         known = self._relay.readiness

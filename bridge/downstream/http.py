@@ -290,11 +290,17 @@ class Gate:
     """Who may speak to this listener: Host, Origin, CORS preflight, bearer token, in this order.
 
     The Host is held against a list when the listener is on loopback or lets anybody in, for
-    then a web page that rebinds its name to our address is the attacker to think of. Raises
-    UsageFault for an allowed host that is none.
+    then a web page that rebinds its name to our address is the attacker to think of. What another
+    replica passes on needs no token if `is_passed_on` finds its proof right. Raises UsageFault for
+    an allowed host that is none.
     """
 
-    def __init__(self, access: Access, listen: Listen) -> None:
+    def __init__(
+        self,
+        access: Access,
+        listen: Listen,
+        is_passed_on: Callable[[BaseRequest], bool] = lambda _: False,
+    ) -> None:
         exposed = listen.uds is None and (access.token is None or _is_loopback(listen.host))
         self._checks_host = exposed or bool(access.allowed_hosts)
         self._hosts = _allowances(listen, access.allowed_hosts) if self._checks_host else ()
@@ -303,6 +309,7 @@ class Gate:
         self._schemes = ("https://",) if listen.tls else ("http://", "https://")
         self._origins = frozenset(origin.lower().rstrip("/") for origin in access.allowed_origins)
         self._token = None if access.token is None else access.token.encode()
+        self._is_passed_on = is_passed_on
         # Verdicts depend on nothing else, and clients repeat theirs for ever.
         self._serves: Callable[[str], bool] = lru_cache(maxsize=256)(self._judge_host)
 
@@ -318,6 +325,8 @@ class Gate:
                 return refusal(403, "origin", "this Origin may not call; allow it with --allowed-origin")
         if request.method == hdrs.METH_OPTIONS:
             return self._options(request)
+        if RELAYED in headers and self._is_passed_on(request):
+            return None
         if self._token is not None and not self._bears_token(headers.getall(hdrs.AUTHORIZATION, ())):
             challenge = b"WWW-Authenticate: Bearer\r\n"
             return refusal(401, "unauthorized", "a valid bearer token is needed", headers=challenge)

@@ -13,7 +13,6 @@ import io
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
 import anyio
@@ -30,6 +29,7 @@ from aiohttp import (
     hdrs,
 )
 from aiohttp.web import BaseRequest, StreamResponse
+from multidict import CIMultiDict
 
 from bridge import __version__
 from bridge.config import KIB, MIB, Config
@@ -44,7 +44,8 @@ from bridge.seal import read_ring
 
 log = logging.getLogger("bridge.peers")
 
-_OURS: Final = ("mcp-bridge-", "mcp-session-id")
+_PASSED: Final = ("accept", "mcp-")
+_OURS: Final = ("accept-", "mcp-bridge-", "mcp-session-id")
 _KEPT: Final = (hdrs.CONTENT_TYPE, hdrs.RETRY_AFTER)
 """What is passed of an answer's headers, if it is no stream."""
 _END: Final = b"\n\n"
@@ -106,7 +107,7 @@ class Peers:
         finally:
             answer.close()
 
-    async def _sent(self, url: str, headers: Mapping[str, str], body: bytes) -> ClientResponse:
+    async def _sent(self, url: str, headers: CIMultiDict[str], body: bytes) -> ClientResponse:
         # Bytes over 1 MiB would be one long write, of which aiohttp warns.
         data = io.BytesIO(body) if len(body) > MIB else body
         return await self._opened().post(url, data=data, headers=headers, allow_redirects=False)
@@ -127,7 +128,7 @@ class Peers:
         self, request: BaseRequest, asked: Request, replica: str, proof: Proof, answer: ClientResponse
     ) -> StreamResponse:
         if not proof.is_answer(answer.status, answer.headers.get(ANSWERED)):
-            what = f"status {answer.status} without its proof; keys, names and clocks must agree"
+            what = f"(status {answer.status}): keys, names and clocks must agree, and it must allow this Host"
             return self._failed(replica, elsewhere(asked), "unproven answer", what)
         if answer.content_type == "text/event-stream":
             return await self._stream(request, asked, replica, answer)
@@ -190,17 +191,12 @@ class Peers:
         return refused(answer.raw, 200)
 
 
-def _headers(request: BaseRequest, proof: Proof) -> Mapping[str, str]:
+def _headers(request: BaseRequest, proof: Proof) -> CIMultiDict[str]:
     """What is passed of the client's: nothing that says who it is, for the proof does."""
-    passed = {
-        name: value
-        for name, value in request.headers.items()
-        if name.lower().startswith("mcp-") and not name.lower().startswith(_OURS)
-    }
-    accepted = ", ".join(request.headers.getall(hdrs.ACCEPT, ()))
-    return {
-        **passed,
-        hdrs.ACCEPT: accepted,
-        hdrs.CONTENT_TYPE: "application/json",
-        RELAYED: proof.header,
-    }
+    headers = CIMultiDict[str]()
+    for name, value in request.headers.items():
+        if name.lower().startswith(_PASSED) and not name.lower().startswith(_OURS):
+            headers.add(name, value)  # each as often as it came: the ladder there counts them
+    headers[hdrs.CONTENT_TYPE] = "application/json"
+    headers[RELAYED] = proof.header
+    return headers

@@ -39,6 +39,7 @@ from crossing.piped import piped
 VERSION, METHOD, NAME = "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name"
 IN_BODY, CAPABILITIES = f"{PREFIX}protocolVersion", f"{PREFIX}clientCapabilities"
 FOREIGN, TOKEN = "2099-01-01", "a-token-of-some-length"
+HALF = b'{"jsonrpc":"2.0","id":1,'
 LIST = modern(1, "tools/list")
 CALL = modern(1, "tools/call", name="a", arguments={})
 
@@ -76,6 +77,11 @@ def without(message: Json, *names: str, **changes: str) -> dict[str, str]:
     return kept | {name.replace("_", "-"): value for name, value in changes.items()}
 
 
+def local(reason: str) -> Json:
+    """The data of an error of the bridge's own."""
+    return {"origin": "bridge", "reason": reason}
+
+
 # --- the envelope, and the headers that repeat it ---
 
 CONTRADICTING: dict[str, tuple[Json, dict[str, str], int]] = {
@@ -105,6 +111,12 @@ CONTRADICTING: dict[str, tuple[Json, dict[str, str], int]] = {
     ),
 }  # fmt: skip
 
+DATA = {
+    -32602: local("envelope"),
+    -32020: local("header_mismatch"),
+    -32022: {"supported": [MODERN], "requested": FOREIGN},
+}
+
 
 @pytest.mark.crossing("C1", "C2", "C4", "C5", "C6", "C7", "C9", "C11", "C22")
 @pytest.mark.parametrize("name", CONTRADICTING)
@@ -112,10 +124,7 @@ async def test_request_that_contradicts_itself_is_refused_with_400_and_its_id(na
     message, headers, code = CONTRADICTING[name]
     answer = await refused(message, headers)
     assert (answer.status, answer.error["code"], answer.last["id"]) == (400, code, 1)
-    if code == -32022:
-        assert answer.error["data"] == {"supported": [MODERN], "requested": FOREIGN}
-    else:
-        assert answer.error["data"]["origin"] == "bridge"
+    assert answer.error["data"] == DATA[code]
 
 
 AGREEING: dict[str, tuple[Json, dict[str, str]]] = {
@@ -160,6 +169,7 @@ async def test_method_that_the_revision_or_the_server_has_not_is_a_404(method: s
     message = modern(1, method)
     answer = await refused(message, mirrored(message))
     assert (answer.status, answer.error["code"], answer.last["id"]) == (404, -32601, 1)
+    assert answer.error["data"] == local("removed_method" if method in REMOVED else "not_offered")
 
 
 # --- bodies that are no request ---
@@ -167,7 +177,7 @@ async def test_method_that_the_revision_or_the_server_has_not_is_a_404(method: s
 UNUSABLE: dict[str, tuple[bytes, int, int | None]] = {
     "C14 an array": (b'[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]', -32600, None),
     "C15 an answer": (b'{"jsonrpc":"2.0","id":1,"result":{}}', -32600, None),
-    "C16 half a body": (b'{"jsonrpc":"2.0","id":1,', -32700, None),
+    "C16 half a body": (HALF, -32700, None),
     "C17 no id": (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', -32600, None),
     "C18 a member twice": (
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"a","_meta":%b}}'
@@ -183,6 +193,7 @@ async def test_body_that_is_no_sound_request_is_refused_with_400(name: str) -> N
     body, code, echoed = UNUSABLE[name]
     answer = await refused(body, mirrored(CALL))
     assert (answer.status, answer.error["code"], answer.last["id"]) == (400, code, echoed)
+    assert answer.error.keys() == {"code", "message"}
 
 
 @pytest.mark.crossing("C19")
@@ -211,7 +222,8 @@ async def test_other_http_methods_of_the_revision_are_405(method: str) -> None:
 async def test_subscription_without_a_stream_to_carry_it_is_a_406() -> None:
     message = modern(1, "subscriptions/listen", notifications={"toolsListChanged": True})
     answer = await refused(message, {**mirrored(message), "Accept": "application/json"})
-    assert (answer.status, answer.last["id"]) == (406, 1)
+    assert (answer.status, answer.error["code"], answer.last["id"]) == (406, -32600, 1)
+    assert answer.error["data"] == local("accept")
 
 
 @pytest.mark.crossing("C24")
@@ -265,7 +277,7 @@ async def test_long_silence_makes_a_stream_with_comments_whose_last_event_is_the
         assert block.comment is not None
         server.refuses(heard)
         last = await exchange.message()
-        assert (last["id"], last["error"]["code"]) == (1, -32601)
+        assert (last["id"], last["error"]) == (1, {"code": -32601, "message": "Method not found"})
         assert await exchange.block() is None
 
 
@@ -297,22 +309,21 @@ async def test_cancellation_on_stdio_of_an_id_of_another_type_is_ignored() -> No
         assert (await server.hears("notifications/cancelled")).params == {"requestId": other.id}
 
 
+DOOR: dict[str, tuple[dict[str, str], bytes, int, str | None]] = {
+    "C21 a foreign page": (
+        {"Origin": "https://evil.example", "Authorization": f"Bearer {TOKEN}"}, dump(CALL), 403, "origin",
+    ),
+    "C29 no token, and half a body": ({}, HALF, 401, "unauthorized"),
+    "half a body of a client that is let in": ({"Authorization": f"Bearer {TOKEN}"}, HALF, 400, None),
+}  # fmt: skip
+
+
 @pytest.mark.crossing("C21", "C29")
-@pytest.mark.parametrize(
-    ("headers", "body", "status"),
-    [
-        (
-            {"Origin": "https://evil.example", "Authorization": "Bearer a-token-of-some-length"},
-            dump(CALL),
-            403,
-        ),
-        ({}, b'{"jsonrpc":"2.0","id":1,', 401),
-    ],
-    ids=["C21", "C29"],
-)
-async def test_foreign_page_and_unknown_client_are_turned_away_at_the_door(
-    headers: dict[str, str], body: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", DOOR)
+async def test_foreign_page_and_unknown_client_are_turned_away_before_their_body_is_looked_at(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    headers, body, status, reason = DOOR[name]
     monkeypatch.setattr(bridge.evidence, "_FIRST", 3600.0)
     async with Remote() as server:
         settings = Config(
@@ -325,5 +336,7 @@ async def test_foreign_page_and_unknown_client_are_turned_away_at_the_door(
             port = int(served.listening.rpartition(":")[2])
             lines = {"Content-Type": "application/json", "Accept": BOTH, **mirrored(CALL), **headers}
             answer = await field.raw.ask(port, "POST", [*lines.items()], body)
-            assert answer.status == status
+            assert (answer.status, answer.last.get("id")) == (status, None)
+            assert answer.error.get("data") == (None if reason is None else local(reason))
+            assert answer.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
         assert server.seen == []
