@@ -78,9 +78,7 @@ class Suspending(Generic[H]):
 
     # The server asks
 
-    def take(
-        self, call: Call, question: Question, asked: Request | Open, *, along: bool = False
-    ) -> Events:
+    def take(self, call: Call, question: Question, asked: Request | Open, *, along: bool = False) -> Events:
         """Have the client of this call asked."""
         params = b"" if asked.params is UNSET else bytes(asked.params)
         if not call.capabilities.covers(asked.method, params):
