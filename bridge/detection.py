@@ -84,6 +84,11 @@ class Detection:
 
     async def ask(self, caller: Caller) -> None:
         """Ask a server for its modern side on this connection, and learn from what it says."""
+        label = caller.link.label
+        log.info(
+            "asking it for its era; it may complain if it is old (--upstream-era spares it)",
+            extra={"label": label},
+        )
         version: str | None = MODERN_VERSIONS[-1]
         while version is not None:
             answer = await self._answer(caller, discovery(version, CLIENT))

@@ -264,7 +264,7 @@ class MappedTasks(Generic[H]):
         """It goes on no more: nobody is missed, and nobody is asked."""
         task.until = 0.0
         left, task.questions = task.questions, {}
-        return [Replied(question, given_up(question)) for question, _ in left.values()]
+        return [Replied(question, given_up(question, task.id)) for question, _ in left.values()]
 
     # What the server asks
 
@@ -308,7 +308,7 @@ class MappedTasks(Generic[H]):
 
     def _replied(self, task: _Task, key: str, value: bytes) -> Event:
         question, _ = task.questions.pop(key)
-        return Replied(question, answer(question, value, self._opened.revision))
+        return Replied(question, answer(question, value, self._opened.revision, task.id))
 
     # tasks/cancel
 

@@ -122,17 +122,29 @@ def action(value: bytes) -> str | None:
     return _text(members(value).get("action"))
 
 
-def answer(question: Question, value: bytes, revision: str) -> Response:
-    """The server's answer, of a `value` that fits, in the words of its revision."""
+def answer(question: Question, value: bytes, revision: str, task: str | None = None) -> Response:
+    """The server's answer, of a `value` that fits, in the words of its revision.
+
+    `task` is the one that the question said it belongs to.
+    """
     if "resultType" in members(value):
         value = replaced(value, ("resultType",), None)
     if revision == LATEST_LEGACY:
-        return result(question.id, value)
+        return result(question.id, _related(value, task))
     said = _OLDER[question.method](value)
     if said is None:
         text = f"The answer of the client cannot be said in {revision}"
         return local_error(question.id, text, "inexpressible")
     return result(question.id, said)
+
+
+def _related(value: bytes, task: str | None) -> bytes:
+    """What belongs to a task says so, answers too (2025-11-25 "Associating Task-Related Messages")."""
+    if task is None:
+        return value
+    meta = _object(members(value).get("_meta", b"{}"))
+    meta[RELATED_TASK] = b'{"taskId":%b}' % quote(task)
+    return replaced(value, ("_meta",), joined(meta.items()))
 
 
 def _older_elicited(value: bytes) -> bytes:
@@ -170,10 +182,10 @@ _OLDER: Final[Mapping[str, Callable[[bytes], bytes | None]]] = {
 # --- what stands for an answer ---
 
 
-def given_up(question: Question) -> Response:
-    """For a question that its client will not answer any more."""
+def given_up(question: Question, task: str | None = None) -> Response:
+    """For a question that its client will not answer any more; `task` is the one that it belongs to."""
     if question.method == ELICIT:
-        return result(question.id, b'{"action":"cancel"}')
+        return result(question.id, _related(b'{"action":"cancel"}', task))
     code = _REJECTED if question.method == SAMPLE else INTERNAL_ERROR
     return local_error(question.id, "The client did not answer", "no_answer", code)
 

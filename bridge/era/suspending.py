@@ -23,7 +23,7 @@ from bridge.era.envelope import SERVER_INFO, Envelope
 from bridge.era.logs import reaches
 from bridge.era.opened import Opened
 from bridge.era.progress import under
-from bridge.era.questions import action, answer, entry, fits, given_up, missing, refused
+from bridge.era.questions import action, answer, entry, fits, given_up, missing, refused, related_task
 from bridge.era.state import Kind
 from bridge.era.suspend import Calls, Elsewhere, H, Slot, elsewhere, lost
 from bridge.era.terms import Terms
@@ -84,7 +84,7 @@ class Suspending(Generic[H]):
         if not call.capabilities.covers(asked.method, params):
             return (self._refuse(call, Open(question, asked.method, asked.params)),)
         if len(call.open) >= MOST_OPEN:
-            return (Replied(question, given_up(question)),)
+            return (Replied(question, given_up(question, related_task(asked.params))),)
         call.ask(Open(question, asked.method, asked.params, along))
         self._asked[question.party_id] = call
         self._gather(call)
@@ -145,7 +145,11 @@ class Suspending(Generic[H]):
         closed = [self._close(call, key) for key, one in list(call.open.items()) if not (own and one.along)]
         if closed:
             self._settle(call)
-        return [Replied(one.question, given_up(one.question)) for one in closed if one.question is not None]
+        return [
+            Replied(one.question, given_up(one.question, related_task(one.params)))
+            for one in closed
+            if one.question is not None
+        ]
 
     def visit(self, call: Call, wanted: Visits) -> Events:
         """The server's request is over; have the client send its user to these pages, then ask again."""
@@ -258,9 +262,10 @@ class Suspending(Generic[H]):
         return events
 
     def _answer(self, call: Call, key: str, value: bytes) -> Event:
-        question = self._close(call, key).question
-        assert question is not None
-        return Replied(question, answer(question, value, self._opened.revision))
+        one = self._close(call, key)
+        assert one.question is not None
+        task = related_task(one.params)
+        return Replied(one.question, answer(one.question, value, self._opened.revision, task))
 
     def _refuse_uncovered(self, call: Call) -> list[Event]:
         """A client may come back with less than it had."""
