@@ -191,7 +191,7 @@ class Running(Generic[H]):
         found = attributed(others, lambda other: other.multi_round)
         if isinstance(found, Call):
             return self._suspending.take(found, one.question, one)
-        return (Replied(one.question, given_up(one.question)),)
+        return (Replied(one.question, given_up(one.question, related_task(one.params))),)
 
     def deliver(self, call: Call, response: Response) -> Events:
         wanted = visits(response) if call.multi_round else None

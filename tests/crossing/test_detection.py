@@ -79,6 +79,7 @@ async def translated(server: ScriptedServer) -> None:
 
 
 @pytest.mark.crossing("L1")
+@pytest.mark.spec("SC-13")
 async def test_server_that_answers_discover_is_modern_and_never_initialized() -> None:
     async with bridged(proven=False) as bridge:
         exchange, server, asked = await probed(bridge)
@@ -107,6 +108,8 @@ LEGACY: dict[str, Json] = {
 
 
 @pytest.mark.crossing("L2")
+@pytest.mark.spec("SC-14")
+@pytest.mark.case("RV-01")
 @pytest.mark.parametrize("name", LEGACY)
 async def test_server_that_answers_discover_otherwise_is_initialized_in_the_same_process(name: str) -> None:
     async with bridged(proven=False) as bridge:
@@ -118,6 +121,7 @@ async def test_server_that_answers_discover_otherwise_is_initialized_in_the_same
 
 
 @pytest.mark.crossing("L3")
+@pytest.mark.case("RV-01")
 async def test_server_that_dies_of_discover_is_started_anew_and_never_asked_again() -> None:
     async with bridged(proven=False) as bridge:
         exchange, server, _ = await probed(bridge)
@@ -150,6 +154,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.crossing("L3")
+@pytest.mark.case("RV-01")
 async def test_process_that_ends_at_an_unknown_method_serves_modern_clients(tmp_path: Path) -> None:
     journal = tmp_path / "heard"
     fragile = Command(argv=(sys.executable, "-I", "-S", "-c", FRAGILE, str(journal)))
@@ -171,6 +176,8 @@ async def test_process_that_ends_at_an_unknown_method_serves_modern_clients(tmp_
 
 
 @pytest.mark.crossing("L4")
+@pytest.mark.spec("SC-14")
+@pytest.mark.case("RV-01")
 async def test_silent_server_is_initialized_in_the_same_process_and_its_late_answer_ignored() -> None:
     async with bridged(proven=False, timing=INSTANT) as bridge:
         exchange, server, asked = await probed(bridge)
@@ -212,6 +219,7 @@ async def test_time_limit_of_requests_does_not_cut_the_question_short() -> None:
 
 
 @pytest.mark.crossing("L5")
+@pytest.mark.case("RV-01")
 async def test_server_that_refuses_the_version_but_names_a_legacy_one_is_initialized() -> None:
     async with bridged(proven=False) as bridge:
         exchange, server, asked = await probed(bridge)
@@ -269,6 +277,7 @@ async def test_slow_starter_that_refuses_initialize_is_asked_once_more_and_moder
 
 
 @pytest.mark.crossing("L17")
+@pytest.mark.spec("EV-16")
 async def test_modern_server_that_knows_discover_no_more_is_asked_once_and_its_sessions_end() -> None:
     async with bridged(proven=False) as bridge:
         exchange, old, asked = await probed(bridge)
@@ -301,6 +310,7 @@ async def test_modern_server_that_knows_discover_no_more_is_asked_once_and_its_s
 # --- a legacy client comes first ---
 
 
+@pytest.mark.case("RV-01")
 async def test_legacy_client_is_not_made_to_wait_for_a_question() -> None:
     async with bridged(proven=False) as bridge:
         session = await bridge.session()
@@ -308,6 +318,7 @@ async def test_legacy_client_is_not_made_to_wait_for_a_question() -> None:
         assert len(bridge.source.servers) == 1
 
 
+@pytest.mark.spec("EV-16")
 @pytest.mark.parametrize("process", list(ProcessModel))
 async def test_legacy_client_of_a_modern_server_is_served_after_its_initialize_was_refused(
     process: ProcessModel,

@@ -151,6 +151,7 @@ async def test_session_id_of_a_refusal_is_never_used() -> None:
 
 
 @pytest.mark.crossing("L10")
+@pytest.mark.spec("EV-17")
 @pytest.mark.parametrize("code", [-32020, -32021])
 async def test_refusal_that_only_a_modern_server_gives_means_modern(code: int) -> None:
     server = Remote({"server/discover": replies(400, failed(code)), "tools/list": lists})
@@ -160,6 +161,7 @@ async def test_refusal_that_only_a_modern_server_gives_means_modern(code: int) -
 
 
 @pytest.mark.crossing("L11")
+@pytest.mark.spec("AC-21")
 async def test_unauthorized_question_is_repeated_with_the_new_credentials(tmp_path: Path) -> None:
     file = tmp_path / "authorization"
     file.write_text("Bearer outdated")
@@ -180,6 +182,7 @@ async def test_unauthorized_question_is_repeated_with_the_new_credentials(tmp_pa
 
 
 @pytest.mark.crossing("L11", "L16")
+@pytest.mark.spec("AC-21")
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
 async def test_server_that_refuses_to_be_asked_gets_no_verdict_and_no_initialize(status: int) -> None:
     server = Remote({"server/discover": replies(status), "tools/list": lists})

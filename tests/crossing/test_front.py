@@ -209,6 +209,7 @@ async def test_posted_cancellation_is_accepted_and_cancels_nothing() -> None:
 
 
 @pytest.mark.crossing("C20")
+@pytest.mark.case("RV-03")
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 async def test_other_http_methods_of_the_revision_are_405(method: str) -> None:
     """The bridge never turns the legacy era off; it goes by the version in the header."""
@@ -227,6 +228,7 @@ async def test_subscription_without_a_stream_to_carry_it_is_a_406() -> None:
 
 
 @pytest.mark.crossing("C24")
+@pytest.mark.case("RV-03")
 async def test_leftovers_of_a_legacy_session_are_ignored() -> None:
     async with opened() as (bridge, server):
         exchange = await bridge.post_modern(LIST, {"Mcp-Session-Id": "x", "Last-Event-ID": "5"})

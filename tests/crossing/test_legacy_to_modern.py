@@ -29,6 +29,7 @@ from crossing.legacy import (
 
 
 @pytest.mark.crossing("J1")
+@pytest.mark.spec("EV-12")
 def test_the_session_is_opened_from_the_servers_discovery_asked_as_the_client() -> None:
     crossed = Crossed()
     crossed.ask("initialize", initialize(R4, {"elicitation": {"form": {}}}), own=0)
@@ -38,6 +39,7 @@ def test_the_session_is_opened_from_the_servers_discovery_asked_as_the_client() 
 
 
 @pytest.mark.crossing("J2")
+@pytest.mark.case("RV-02")
 def test_the_client_is_told_what_the_server_is_and_can_but_tasks() -> None:
     crossed = Crossed()
     crossed.ask("initialize", initialize(), own=0)
@@ -66,6 +68,7 @@ def test_the_revision_is_the_offered_one_if_it_is_a_legacy_one(offered: str, ans
     assert crossed.result()["protocolVersion"] == answered
 
 
+@pytest.mark.spec("FT-12")
 def test_the_oldest_revision_has_no_flag_for_completions() -> None:
     crossed = Crossed()
     crossed.ask("initialize", initialize(R1))
@@ -82,6 +85,7 @@ def test_a_server_without_a_name_has_that_of_its_upstream() -> None:
 
 
 @pytest.mark.crossing("J5")
+@pytest.mark.spec("LC-15", "EV-15")
 def test_a_server_without_a_common_version_is_refused_in_the_clients_words() -> None:
     crossed = Crossed()
     crossed.ask("initialize", initialize())
@@ -134,6 +138,7 @@ def test_initialize_without_what_it_needs_is_refused_and_asks_nobody(params: Jso
 
 
 @pytest.mark.crossing("J6")
+@pytest.mark.spec("FT-13")
 def test_capabilities_that_no_modern_client_has_are_not_declared() -> None:
     crossed = Crossed()
     crossed.ask("initialize", initialize(R4, {"roots": {"listChanged": True}, "tasks": {}}))
@@ -167,6 +172,7 @@ def test_an_opening_that_the_client_gives_up_is_not_answered() -> None:
 
 
 @pytest.mark.crossing("J7")
+@pytest.mark.spec("OT-2", "OT-5")
 def test_the_envelope_is_the_bridges_and_the_token_the_clients_own_again_when_it_comes_back() -> None:
     crossed = opened()
     meta = {
@@ -200,6 +206,7 @@ def test_arguments_travel_as_they_are_written() -> None:
     assert b'"result":{"content":[],"z":1E400,"k":-0}' in crossed.shown[-1]
 
 
+@pytest.mark.spec("TK-6")
 def test_what_would_make_a_legacy_task_is_left_out() -> None:
     crossed = opened()
     crossed.call(task={"ttl": 1})
@@ -268,6 +275,7 @@ def test_without_a_level_no_request_asks_for_logs() -> None:
 
 
 @pytest.mark.crossing("J11")
+@pytest.mark.case("RV-02")
 def test_ping_is_answered_here() -> None:
     crossed = opened()
     crossed.ask("ping", own=7)
@@ -276,6 +284,7 @@ def test_ping_is_answered_here() -> None:
 
 
 @pytest.mark.crossing("J43")
+@pytest.mark.spec("CP-11", "FT-13")
 @pytest.mark.parametrize("method", ["roots/list_changed", "progress", "vendor/x", "initialized"])
 def test_what_a_legacy_client_tells_stays_here(method: str) -> None:
     crossed = opened()
@@ -283,6 +292,7 @@ def test_what_a_legacy_client_tells_stays_here(method: str) -> None:
     assert crossed.silent
 
 
+@pytest.mark.spec("LC-10", "EV-19", "TK-9")
 @pytest.mark.parametrize(
     "method", ["tasks/get", "tasks/list", "tasks/result", "server/discover", "subscriptions/listen"]
 )
@@ -337,6 +347,7 @@ def test_no_id_is_ever_used_twice(fresh: bool) -> None:
 
 
 @pytest.mark.crossing("J8")
+@pytest.mark.case("RV-02")
 def test_what_a_legacy_result_does_not_have_is_taken_off() -> None:
     crossed = opened()
     crossed.ask("tools/list")
@@ -350,6 +361,7 @@ def test_what_a_legacy_result_does_not_have_is_taken_off() -> None:
     assert crossed.result() == {"tools": [{"name": "a", "x-v": 1}]}
 
 
+@pytest.mark.spec("G-10")
 def test_a_result_without_a_type_is_complete() -> None:
     crossed = opened()
     crossed.ask("tools/list")
@@ -358,6 +370,7 @@ def test_a_result_without_a_type_is_complete() -> None:
 
 
 @pytest.mark.crossing("J41")
+@pytest.mark.spec("G-10")
 @pytest.mark.parametrize("found", [{"resultType": "weird"}, {"resultType": "task", "taskId": "t"}, 7])
 def test_a_result_of_an_unknown_type_is_an_error(found: object) -> None:
     crossed = opened()
@@ -438,6 +451,7 @@ def test_headers_that_do_not_match_after_all_are_the_bridges_fault() -> None:
     assert bridges(error) == "header_mismatch"
 
 
+@pytest.mark.spec("EV-10")
 def test_a_version_refused_after_the_handshake_is_an_error() -> None:
     crossed = opened()
     crossed.call()

@@ -113,6 +113,7 @@ def test_what_is_followed_already_is_granted_at_once() -> None:
 
 
 @pytest.mark.crossing("J14")
+@pytest.mark.spec("SB-4")
 def test_what_the_server_does_not_grant_is_refused_and_not_asked_for_again() -> None:
     crossed, first = following()
     crossed.ask("resources/subscribe", {"uri": A})
@@ -172,6 +173,7 @@ def test_a_subscription_that_fails_leaves_the_old_one_standing(how: str) -> None
 
 
 @pytest.mark.crossing("J15")
+@pytest.mark.case("RV-02")
 def test_an_update_goes_to_the_sessions_own_channel_once_and_plain() -> None:
     crossed, listen = subscribed(A)
     crossed.tells(listen, "resources/updated", uri=A)
@@ -183,6 +185,7 @@ def test_an_update_goes_to_the_sessions_own_channel_once_and_plain() -> None:
     assert crossed.silent
 
 
+@pytest.mark.spec("OT-5")
 def test_other_keys_of_a_notification_stay() -> None:
     crossed, listen = subscribed(A)
     crossed.says(
@@ -209,6 +212,7 @@ def test_what_both_subscriptions_tell_is_told_once() -> None:
 
 
 @pytest.mark.crossing("J17")
+@pytest.mark.spec("SB-7")
 def test_a_subscription_that_breaks_is_opened_anew_and_everything_told_once() -> None:
     crossed, listen = subscribed(A, B)
     crossed.breaks(listen)
@@ -238,6 +242,7 @@ def test_a_subscription_that_the_server_ends_is_opened_anew(how: str) -> None:
     assert crossed.silent
 
 
+@pytest.mark.spec("SB-4")
 def test_only_what_is_granted_anew_is_told() -> None:
     crossed, listen = subscribed(A, B)
     crossed.breaks(listen)

@@ -145,6 +145,7 @@ async def test_discovery_carries_the_headers_of_a_modern_request() -> None:
 
 
 @pytest.mark.crossing("J7")
+@pytest.mark.case("RV-02")
 async def test_a_call_names_its_tool_in_a_header() -> None:
     async with ModernRemote() as server, session(server) as client:
         client.calls(1)

@@ -119,6 +119,7 @@ async def test_what_changes_while_nobody_listens_is_told_once_when_somebody_does
 
 
 @pytest.mark.crossing("J19", "J20")
+@pytest.mark.case("RV-02")
 async def test_a_question_comes_on_the_stream_of_its_call_and_its_answer_is_taken() -> None:
     async with modern() as bridge:
         session = await opened(bridge, capabilities=ASKABLE)

@@ -36,6 +36,8 @@ def test_the_client_is_asked_on_the_stream_of_its_own_request() -> None:
 
 
 @pytest.mark.crossing("J20")
+@pytest.mark.spec("MR-10")
+@pytest.mark.case("RV-02")
 def test_its_answer_goes_to_the_server_with_the_same_request_again() -> None:
     crossed = opened(R4, ASKABLE)
     crossed.call(own=9)
@@ -61,6 +63,7 @@ def test_prompts_and_resources_may_ask_too(method: str) -> None:
 
 
 @pytest.mark.crossing("J21")
+@pytest.mark.spec("MR-10", "MR-11")
 @pytest.mark.parametrize("state", [None, "", 'q"\\'])
 def test_the_state_is_sent_back_exactly_as_it_came(state: object) -> None:
     crossed = asking(ROOTS, state=state)
@@ -71,6 +74,7 @@ def test_the_state_is_sent_back_exactly_as_it_came(state: object) -> None:
 
 
 @pytest.mark.crossing("J22")
+@pytest.mark.spec("MR-10")
 def test_everything_is_asked_at_once_and_sent_back_together() -> None:
     crossed = asking(elicit(), ROOTS)
     first, second = crossed.sees("elicitation/create"), crossed.sees("roots/list")
@@ -106,6 +110,7 @@ def test_a_second_answer_to_one_question_is_nothing() -> None:
 
 
 @pytest.mark.crossing("J23")
+@pytest.mark.spec("MR-12", "MR-13")
 def test_a_server_that_only_needs_time_is_asked_again_ever_later() -> None:
     crossed = asking(state="Z")
     for wait in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
@@ -118,6 +123,7 @@ def test_a_server_that_only_needs_time_is_asked_again_ever_later() -> None:
         crossed.answers(again, required("Z"))
 
 
+@pytest.mark.spec("MR-13")
 def test_a_server_that_needs_time_for_ever_does_not_get_it() -> None:
     crossed = asking(state="Z")
     for _ in range(29):
@@ -138,6 +144,7 @@ def test_an_elicitation_that_fails_is_cancelled_for_the_server() -> None:
 
 
 @pytest.mark.crossing("J25")
+@pytest.mark.spec("ER-13")
 def test_a_sampling_that_fails_ends_a_call_of_a_tool_as_its_failure() -> None:
     crossed = asking(SAMPLE)
     crossed.refuse(crossed.sees("sampling/createMessage"), -1, "User rejected")
@@ -162,6 +169,7 @@ def test_a_sampling_that_fails_ends_any_other_request_as_an_error(code: int, tol
 
 
 @pytest.mark.crossing("J26")
+@pytest.mark.spec("MR-13")
 def test_the_eleventh_round_of_questions_is_one_too_many() -> None:
     crossed = opened(R4, ASKABLE)
     crossed.call()
@@ -196,6 +204,7 @@ def test_a_call_that_takes_too_long_is_cancelled_at_the_server() -> None:
 
 
 @pytest.mark.crossing("J27")
+@pytest.mark.spec("FT-6")
 def test_a_client_sent_to_a_url_is_told_when_that_is_over() -> None:
     url: Json = {"mode": "url", "url": "https://x/", "message": "Go"}
     crossed = asking(
@@ -245,6 +254,7 @@ def test_the_newest_client_gets_the_form_as_it_is() -> None:
 
 
 @pytest.mark.crossing("J29")
+@pytest.mark.spec("MR-2")
 def test_only_three_methods_may_ask() -> None:
     crossed = opened(R4, ASKABLE)
     crossed.ask("tools/list")
@@ -333,6 +343,7 @@ def test_roots_that_nobody_tells_end_the_call() -> None:
     assert crossed.result()["isError"] is True
 
 
+@pytest.mark.spec("FT-7")
 def test_what_the_client_did_not_declare_it_is_not_asked() -> None:
     crossed = opened(R4, {"elicitation": {"form": {}}})
     crossed.call()
@@ -369,6 +380,7 @@ def test_a_round_that_broke_is_sent_again_as_it_was() -> None:
     assert crossed.hears()["params"] == round_two["params"]
 
 
+@pytest.mark.spec("MR-11")
 def test_two_calls_are_asked_about_apart() -> None:
     crossed = opened(R4, ASKABLE)
     one, other = crossed.call("one"), crossed.call("other")

@@ -46,6 +46,7 @@ def test_a_task_is_looked_at_until_it_has_a_result() -> None:
     assert not crossed.clock.waiting
 
 
+@pytest.mark.spec("EV-13", "TK-12")
 def test_only_calls_of_tools_offer_to_wait_and_only_where_tasks_are_known() -> None:
     crossed = opened(server=OFFERS)
     crossed.call()
@@ -57,6 +58,7 @@ def test_only_calls_of_tools_offer_to_wait_and_only_where_tasks_are_known() -> N
         assert plain.hears()["params"]["_meta"] == envelope({})
 
 
+@pytest.mark.spec("G-10")
 def test_a_task_that_nobody_offered_to_wait_for_is_no_result() -> None:
     crossed = opened(server=OFFERS, terms=Terms(drive=False))
     crossed.call()

@@ -67,6 +67,7 @@ def without(*names: str) -> Json:
 
 
 @pytest.mark.crossing("F1")
+@pytest.mark.case("RV-03")
 def test_acknowledgment_comes_first_and_names_what_the_server_granted() -> None:
     bench = Bench(opened=opened_of(capabilities=without("prompts")))
     stream = listen(bench, toolsListChanged=True, promptsListChanged=True, resourceSubscriptions=[A, B])

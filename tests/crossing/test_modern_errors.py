@@ -22,6 +22,7 @@ def failed(method: str, params: Json, code: int, text: str = "nf", **data: objec
 
 
 @pytest.mark.crossing("G1")
+@pytest.mark.spec("ER-15")
 def test_resource_that_is_not_there_is_named() -> None:
     error = failed("resources/read", {"uri": "file:///x"}, -32002)
     assert error == {"code": -32602, "message": "nf", "data": {"uri": "file:///x"}}
@@ -29,6 +30,7 @@ def test_resource_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.crossing("G2")
+@pytest.mark.spec("ER-15")
 def test_tool_that_is_not_there_is_no_missing_method() -> None:
     error = failed("tools/call", {"name": "a"}, -32601)
     assert error == {"code": -32602, "message": "nf", "data": {"upstreamCode": -32601}}
@@ -42,6 +44,7 @@ def test_method_that_is_not_there_is_a_404() -> None:
 
 
 @pytest.mark.crossing("G4")
+@pytest.mark.spec("ER-12")
 def test_code_that_means_something_else_now_is_kept_in_the_data() -> None:
     error = failed("tools/call", {"name": "a"}, -32050, data={"k": 1})
     expected = {"upstreamCode": -32050, "upstream": {"k": 1}}

@@ -41,6 +41,7 @@ def oldest(capabilities: Json) -> Opened:
 
 
 @pytest.mark.crossing("A13")
+@pytest.mark.spec("FT-12")
 def test_completions_of_the_oldest_revision_are_offered_until_they_are_refused() -> None:
     bench = Bench(opened=oldest({"prompts": {}}))
     assert discovered(bench)["capabilities"] == {"prompts": {}, "completions": {}}
@@ -63,6 +64,7 @@ def test_client_that_opens_pages_only_is_not_asked_to_fill_in_a_form() -> None:
 
 
 @pytest.mark.crossing("A15")
+@pytest.mark.spec("LC-15")
 def test_failure_after_a_refusal_names_the_capability() -> None:
     bench = Bench()
     exchange, hop_id = bench.running(can="{}")
@@ -108,6 +110,7 @@ def test_session_that_declared_less_than_the_client_still_asks_it() -> None:
 
 
 @pytest.mark.crossing("B1")
+@pytest.mark.spec("OT-2", "OT-5")
 def test_envelope_is_taken_off_and_everything_else_kept() -> None:
     bench = Bench()
     meta = {"traceparent": TRACE, "com.ex/k": 1}
@@ -127,6 +130,7 @@ def test_params_that_held_nothing_but_the_envelope_are_left_out(params: Json, ex
 
 
 @pytest.mark.crossing("B9")
+@pytest.mark.spec("TK-6", "TK-9")
 def test_legacy_task_field_of_a_client_is_left_out() -> None:
     bench = Bench()
     bench.call(more={"task": {"ttl": 1000}})
@@ -135,6 +139,7 @@ def test_legacy_task_field_of_a_client_is_left_out() -> None:
 
 
 @pytest.mark.crossing("B10")
+@pytest.mark.spec("G-14")
 @pytest.mark.parametrize("state", [{}, {"requestState": None}])
 def test_answers_without_a_state_begin_a_fresh_call(state: Json) -> None:
     bench = Bench()
@@ -161,6 +166,7 @@ def test_arguments_travel_as_the_text_they_are() -> None:
     assert b'"params":{"name":"a","arguments":%b}' % arguments in sent
 
 
+@pytest.mark.spec("FT-13")
 def test_notifications_of_modern_clients_have_no_place_in_a_legacy_session() -> None:
     bench = Bench()
     bench.rise(Told(Party("stdio"), notification("notifications/roots/list_changed")))
@@ -259,6 +265,7 @@ def test_result_that_is_no_object_is_an_error() -> None:
 # --- what is not offered ---
 
 
+@pytest.mark.spec("LC-10", "EV-19")
 @pytest.mark.parametrize(
     "method", ["prompts/list", "tools/call", "resources/templates/list", "completion/complete", "tasks/get"]
 )

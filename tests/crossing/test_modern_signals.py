@@ -126,6 +126,7 @@ def test_request_without_a_level_gets_no_log_messages(on_stream: bool) -> None:
 
 
 @pytest.mark.crossing("E4")
+@pytest.mark.spec("LC-10")
 def test_level_is_not_set_at_a_server_that_does_not_log() -> None:
     bench = Bench(opened=opened_of(capabilities={"tools": {}}))
     bench.call(level="info")
@@ -251,6 +252,7 @@ def test_progress_only_ever_grows_and_ends_with_the_answer() -> None:
 
 
 @pytest.mark.crossing("E8")
+@pytest.mark.spec("CP-13")
 def test_progress_of_a_suspended_call_is_folded_and_told_under_the_token_of_the_retry() -> None:
     bench = Bench()
     exchange, _, token = with_token(bench, "p")

@@ -38,6 +38,7 @@ def refusals(bench: Bench) -> list[tuple[object, int]]:
 
 
 @pytest.mark.crossing("D1")
+@pytest.mark.spec("MR-14")
 def test_question_of_the_server_suspends_the_call() -> None:
     bench = Bench()
     exchange, _ = bench.running()
@@ -68,6 +69,7 @@ def test_questions_of_one_moment_go_out_together_and_each_gets_its_own_answer() 
 
 
 @pytest.mark.crossing("D22")
+@pytest.mark.spec("FT-5", "FT-6")
 def test_url_elicitation_goes_out_without_its_id_and_its_completion_is_not_told() -> None:
     bench = Bench()
     exchange, hop_id = bench.running(can=URLS)
@@ -257,6 +259,7 @@ def test_result_type_of_an_answer_does_not_reach_the_server() -> None:
 
 
 @pytest.mark.crossing("D33", "D34")
+@pytest.mark.spec("LC-10")
 @pytest.mark.parametrize(
     ("method", "given", "sent"),
     [
@@ -306,6 +309,7 @@ def test_answer_that_an_older_server_has_no_words_for_is_an_error() -> None:
 
 
 @pytest.mark.crossing("D9")
+@pytest.mark.spec("MR-7")
 def test_state_works_once_also_after_the_final_answer() -> None:
     bench = Bench()
     state, hop_id = bench.suspended()
@@ -318,6 +322,7 @@ def test_state_works_once_also_after_the_final_answer() -> None:
 
 
 @pytest.mark.crossing("D12")
+@pytest.mark.spec("MR-7")
 def test_of_two_retries_with_one_state_the_first_goes_on() -> None:
     bench = Bench()
     state, hop_id = bench.suspended()
@@ -358,6 +363,7 @@ def tampered(bench: Bench, state: str) -> list[Exchange]:
 
 
 @pytest.mark.crossing("D10")
+@pytest.mark.spec("SP-3")
 def test_state_that_comes_back_wrong_is_refused_in_one_way() -> None:
     clock = FakeClock()
     bench = Bench(clock=clock, calls=calls_of(clock, seal=Seal(read_ring(None), "main")))
@@ -453,6 +459,7 @@ def test_state_stays_short_however_long_the_request_is() -> None:
 
 
 @pytest.mark.crossing("D15")
+@pytest.mark.spec("EV-5")
 def test_question_beyond_what_the_client_declared_is_refused_and_the_failure_names_it() -> None:
     bench = Bench(declared="{}")
     exchange, hop_id = bench.running(can="{}")
@@ -478,6 +485,7 @@ def test_all_that_was_refused_is_named_together() -> None:
     assert needed == {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 
 
+@pytest.mark.spec("EV-5")
 def test_client_that_comes_back_with_less_is_not_asked_beyond_it() -> None:
     bench = Bench()
     exchange, hop_id = bench.running()
@@ -493,6 +501,7 @@ def test_client_that_comes_back_with_less_is_not_asked_beyond_it() -> None:
 
 
 @pytest.mark.crossing("D17")
+@pytest.mark.spec("MR-8")
 def test_client_that_never_returns_ends_the_call_cancelled_first() -> None:
     bench = Bench()
     state, hop_id = bench.suspended()
@@ -508,6 +517,7 @@ def test_client_that_never_returns_ends_the_call_cancelled_first() -> None:
 
 
 @pytest.mark.crossing("D18")
+@pytest.mark.spec("ER-13")
 @pytest.mark.parametrize(("method", "code"), [("sampling/createMessage", -1), ("roots/list", -32603)])
 def test_questions_that_time_out_are_answered_in_their_own_way(method: str, code: int) -> None:
     bench = Bench()
@@ -769,6 +779,7 @@ def test_stream_that_a_question_came_on_names_its_call() -> None:
     assert bench.down(newer) == []
 
 
+@pytest.mark.spec("MR-2")
 def test_question_on_the_stream_of_a_request_that_cannot_ask_is_refused() -> None:
     bench = Bench()
     bench.ask(1, "tools/list")
@@ -781,6 +792,7 @@ def test_question_on_the_stream_of_a_request_that_cannot_ask_is_refused() -> Non
 
 
 @pytest.mark.crossing("D30")
+@pytest.mark.spec("FT-14")
 def test_question_that_could_be_of_two_subjects_is_refused() -> None:
     bench = Bench()
     one, _ = bench.running(subject="ann")
@@ -831,6 +843,7 @@ def test_call_that_carries_a_question_outside_of_it_does_not_answer_that_by_its_
 
 
 @pytest.mark.crossing("D27")
+@pytest.mark.spec("FT-14")
 def test_question_outside_of_any_call_is_refused_after_its_time() -> None:
     bench = Bench()
     bench.question(0, "roots/list", None)
@@ -969,6 +982,7 @@ def to_visit(bench: Bench, hop_id: object, *pages: Json) -> None:
 
 
 @pytest.mark.crossing("D36")
+@pytest.mark.spec("ER-10")
 def test_pages_that_the_server_wants_visited_are_asked_for() -> None:
     bench = Bench()
     exchange, hop_id = bench.running(can=URLS)
@@ -1030,6 +1044,7 @@ def test_declined_page_of_a_prompt_is_an_error() -> None:
 
 
 @pytest.mark.crossing("D39")
+@pytest.mark.spec("ER-10")
 def test_client_that_opens_no_pages_is_told_what_it_lacks() -> None:
     bench = Bench()
     exchange, hop_id = bench.running(can='{"elicitation":{"form":{}}}')

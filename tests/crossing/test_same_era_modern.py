@@ -194,6 +194,7 @@ async def test_parameter_header_of_any_request_is_forwarded_and_one_that_stands_
 
 
 @pytest.mark.crossing("K22")
+@pytest.mark.spec("XH-12")
 async def test_parameter_header_goes_no_further_than_the_era() -> None:
     server = Server(Era.LEGACY)
     async with sited(server) as site:

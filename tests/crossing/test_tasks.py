@@ -88,6 +88,7 @@ def required(bench: Bench, request_id: Id = 1, **how: Any) -> tuple[Exchange, Id
 
 
 @pytest.mark.crossing("T1")
+@pytest.mark.spec("TK-1")
 def test_tool_that_insists_on_a_task_is_waited_for() -> None:
     bench = hiding(tool("a", "required"))
     exchange = bench.call(1)
@@ -104,6 +105,7 @@ def test_tool_that_insists_on_a_task_is_waited_for() -> None:
     assert not bench.layer.busy
 
 
+@pytest.mark.spec("TK-1")
 @pytest.mark.parametrize("support", ["optional", "forbidden", None, "often"])
 def test_tool_that_does_not_insist_is_called_without_a_task(support: str | None) -> None:
     bench = hiding(tool("a", support), tool("b", "required"))
@@ -112,6 +114,7 @@ def test_tool_that_does_not_insist_is_called_without_a_task(support: str | None)
     assert sent["params"] == {"name": "a", "arguments": {"x": 1}}
 
 
+@pytest.mark.spec("TK-1")
 def test_server_that_makes_no_tasks_of_calls_is_not_asked_for_its_tools() -> None:
     bench = hiding(offer={"list": {}})
     bench.call(1)
@@ -234,6 +237,7 @@ def test_only_the_related_task_is_taken_from_a_result() -> None:
 
 
 @pytest.mark.crossing("T2")
+@pytest.mark.spec("CP-6")
 def test_cancelled_call_cancels_its_task() -> None:
     bench = hiding(tool("a", "required"))
     exchange, waiting = required(bench)
@@ -256,6 +260,7 @@ def test_task_that_ends_without_an_answer_is_waited_for_no_longer() -> None:
     assert bench.take_sent() == [{"method": "notifications/cancelled", "params": {"requestId": waiting}}]
 
 
+@pytest.mark.spec("CP-6")
 def test_call_that_is_cancelled_before_its_task_is_known_cancels_it_then() -> None:
     """A task is not cancelled by `notifications/cancelled`, and no id is known yet."""
     bench = hiding(tool("a", "required"))
@@ -277,6 +282,7 @@ def test_server_that_takes_no_cancellation_is_waited_for_no_longer() -> None:
 
 
 @pytest.mark.crossing("T3")
+@pytest.mark.spec("TK-4")
 def test_question_of_a_task_belongs_to_its_call_whatever_else_is_in_flight() -> None:
     bench = hiding(tool("a", "required"), tool("b", "forbidden"))
     exchange, waiting = required(bench)
@@ -288,7 +294,7 @@ def test_question_of_a_task_belongs_to_its_call_whatever_else_is_in_flight() -> 
     assert requests == {"in-1": {"method": "elicitation/create", "params": EL}}
     assert bench.down(other) == []
     back = bench.back(3, state, {"in-1": {"action": "decline"}})
-    assert bench.take_sent() == [{"id": 0, "result": {"action": "decline"}}]
+    assert bench.take_sent() == [{"id": 0, "result": {"action": "decline", "_meta": RELATED}}]
     bench.result(waiting, DONE)
     assert bench.answer(back) == {"result": {**C, **DONE, **SI}}
 
@@ -393,6 +399,7 @@ def flat(shown: str, status: str = "working", **more: object) -> Json:
 
 
 @pytest.mark.crossing("T5")
+@pytest.mark.spec("TK-5", "TK-8")
 @pytest.mark.parametrize("name", ["a", "o"])
 def test_task_is_flat_and_its_id_is_sealed(name: str) -> None:
     bench = Showing()
@@ -434,6 +441,7 @@ def test_task_that_was_not_made_is_an_answer() -> None:
     assert bench.answer(exchange) == {"result": {**C, **DONE, **SI}}
 
 
+@pytest.mark.spec("EV-13", "TK-7")
 def test_client_that_does_not_know_tasks_sees_none() -> None:
     bench = Showing()
     exchange, waiting = required(bench)
@@ -444,6 +452,7 @@ def test_client_that_does_not_know_tasks_sees_none() -> None:
     assert "task" not in sent["params"]
 
 
+@pytest.mark.spec("EV-13", "TK-11")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 def test_client_must_say_that_it_knows_tasks(method: str) -> None:
     bench = Showing()
@@ -473,6 +482,7 @@ def test_cancelled_task_is_shown_as_it_is() -> None:
 
 
 @pytest.mark.crossing("T6")
+@pytest.mark.spec("TK-8")
 @pytest.mark.parametrize(("status", "result"), [("completed", DONE), ("failed", {**DONE, "isError": True})])
 def test_task_with_a_result_is_completed_whatever_the_result_says(status: str, result: Json) -> None:
     bench = Showing()
@@ -486,6 +496,7 @@ def test_task_with_a_result_is_completed_whatever_the_result_says(status: str, r
     assert not bench.layer.busy
 
 
+@pytest.mark.spec("TK-8")
 def test_task_with_an_error_is_failed() -> None:
     bench = Showing()
     shown = bench.made()
@@ -550,6 +561,7 @@ def test_two_who_ask_for_the_end_are_told_of_one() -> None:
 
 
 @pytest.mark.crossing("T7")
+@pytest.mark.spec("SP-3", "TK-5")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 def test_task_of_another_principal_is_not_found(method: str) -> None:
     bench = Showing()
@@ -571,6 +583,7 @@ def test_id_that_the_bridge_did_not_make_is_not_found(shown: Any) -> None:
     assert bridge_error(-32602, "unknown_task")(bench.answer(bench.about("get", shown)))
 
 
+@pytest.mark.spec("TK-10")
 def test_task_is_found_where_it_was_made_while_that_is_there() -> None:
     bench = Showing()
     asked = about("get", bench.made())
@@ -590,6 +603,7 @@ def test_task_of_another_replica_is_said_to_be_there() -> None:
 # --- questions of shown tasks ---
 
 
+@pytest.mark.spec("TK-4", "TK-8", "TK-10")
 def test_questions_of_a_task_are_shown_and_answered_under_keys_of_their_own() -> None:
     bench = Showing()
     shown = bench.made()
@@ -605,7 +619,7 @@ def test_questions_of_a_task_are_shown_and_answered_under_keys_of_their_own() ->
     assert bench.answer(exchange)["result"] == expected
 
     update = bench.about("update", shown, more={"inputResponses": {"in-2": {"roots": []}, "zz": 1}})
-    assert bench.take_sent() == [{"id": "0", "result": {"roots": []}}]
+    assert bench.take_sent() == [{"id": "0", "result": {"roots": [], "_meta": RELATED}}]
     assert bench.answer(update)["result"] == {**C, **SI}
     again = bench.got(shown, status="input_required")
     assert bench.answer(again)["result"]["inputRequests"] == {"in-1": wanted["in-1"]}
@@ -614,7 +628,7 @@ def test_questions_of_a_task_are_shown_and_answered_under_keys_of_their_own() ->
     bench.about(
         "update", shown, more={"inputResponses": {"in-1": {"action": "cancel", "resultType": "complete"}}}
     )
-    assert bench.take_sent() == [{"id": 0, "result": {"action": "cancel"}}]
+    assert bench.take_sent() == [{"id": 0, "result": {"action": "cancel", "_meta": RELATED}}]
     bench.question(1, params={**EL, "_meta": RELATED})
     third = bench.got(shown, status="input_required")
     assert set(bench.answer(third)["result"]["inputRequests"]) == {"in-3"}
@@ -673,17 +687,19 @@ def test_question_of_no_task_belongs_to_a_call() -> None:
     assert requests == {"in-1": {"method": "elicitation/create", "params": EL}}
 
 
+@pytest.mark.spec("TK-4")
 def test_question_of_a_task_that_is_over_gets_an_answer() -> None:
     bench = Showing()
     shown = bench.made()
     bench.question(0, params={**EL, "_meta": RELATED})
     bench.got(shown, status="cancelled")
-    assert bench.take_sent() == [{"id": 0, "result": {"action": "cancel"}}]
+    assert bench.take_sent() == [{"id": 0, "result": {"action": "cancel", "_meta": RELATED}}]
 
 
 # --- cancelling shown tasks ---
 
 
+@pytest.mark.spec("TK-9")
 def test_cancelled_task_is_acknowledged_with_nothing() -> None:
     bench = Showing()
     shown = bench.made()
@@ -772,6 +788,7 @@ def test_task_that_nobody_listens_for_is_told_to_nobody() -> None:
     assert bench.fallen == []
 
 
+@pytest.mark.spec("TK-11")
 def test_listening_for_tasks_takes_that_the_client_knows_them() -> None:
     bench = Showing()
     shown = bench.made()

@@ -72,6 +72,8 @@ async def first(bridge: Bridge, message: Json) -> tuple[Exchange, ScriptedServer
 
 
 @pytest.mark.crossing("A1")
+@pytest.mark.spec("LC-7", "SC-13")
+@pytest.mark.case("RV-03")
 async def test_first_discover_makes_the_bridge_initialize_and_nothing_else() -> None:
     async with bridged(era=Era.LEGACY) as bridge:
         exchange = await bridge.post_modern(modern(1, "server/discover"))
@@ -115,6 +117,7 @@ async def test_upstream_session_declares_what_the_client_can_do(capabilities: Js
 
 
 @pytest.mark.crossing("A6", "A7")
+@pytest.mark.case("RV-03")
 async def test_each_set_of_capabilities_has_one_upstream_session() -> None:
     async with bridged(era=Era.LEGACY) as bridge:
         exchange, server, asked = await first(bridge, able({}))
@@ -197,6 +200,7 @@ async def test_client_that_leaves_during_the_handshake_cancels_nothing() -> None
 
 
 @pytest.mark.crossing("A12")
+@pytest.mark.spec("LC-9")
 async def test_server_of_an_unknown_revision_is_given_up() -> None:
     async with bridged(era=Era.LEGACY) as bridge:
         exchange = await bridge.post_modern(able({}))
@@ -424,6 +428,7 @@ async def test_bearer_makes_answers_private() -> None:
 
 
 @pytest.mark.crossing("D1", "D2", "D9")
+@pytest.mark.case("RV-03")
 async def test_question_and_answer_travel_over_two_requests_and_a_state_works_once() -> None:
     async with bridged(era=Era.LEGACY) as bridge:
         exchange, server, asked = await first(bridge, called(ELICITS))

@@ -59,6 +59,7 @@ def test_order_and_spelling_of_a_declaration_make_no_other_client() -> None:
     assert hash(one) == hash(Capabilities.read(b'{ "elicitation": {"form": {"x": 1}}, "roots": {} }'))
 
 
+@pytest.mark.spec("FT-7", "EV-5")
 @pytest.mark.parametrize(
     ("declared", "method", "params", "covered"),
     [

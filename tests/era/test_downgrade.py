@@ -37,6 +37,7 @@ def text(value: str, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.crossing("J39")
+@pytest.mark.spec("FT-16")
 @pytest.mark.parametrize("revision", [R1, R2])
 def test_a_link_is_its_name_and_address(revision: str) -> None:
     shown = text("A\nfile:///a", annotations={"priority": 1})
@@ -51,6 +52,7 @@ def test_a_link_stays_one_where_it_is_known(revision: str) -> None:
     assert down("tools/call", {"content": [LINK]}, revision) == {"content": [LINK]}
 
 
+@pytest.mark.spec("FT-16")
 def test_audio_is_a_resource_to_the_oldest_revision_each_with_a_name() -> None:
     found = down("tools/call", {"content": [AUDIO, TEXT, AUDIO]}, R1)["content"]
     inner = [{"mimeType": "audio/wav", "blob": "AAAA", "uri": f"urn:mcp-bridge:audio:{n}"} for n in (1, 2)]
@@ -74,6 +76,7 @@ def test_prompts_hold_the_same_content() -> None:
 
 
 @pytest.mark.crossing("J38")
+@pytest.mark.spec("FT-9")
 @pytest.mark.parametrize("revision", [R3, R4])
 @pytest.mark.parametrize(("value", "told"), [([1, 2], "[1,2]"), ("s", '"s"'), (7, "7"), (None, "null")])
 def test_structured_content_that_is_no_object_is_text(revision: str, value: object, told: str) -> None:
@@ -81,6 +84,7 @@ def test_structured_content_that_is_no_object_is_text(revision: str, value: obje
     assert found == {"content": [TEXT, text(told)]}
 
 
+@pytest.mark.spec("FT-10")
 @pytest.mark.parametrize("revision", [R3, R4])
 def test_structured_content_that_is_an_object_stays(revision: str) -> None:
     result = {"content": [], "structuredContent": {"a": 1}}
@@ -111,6 +115,7 @@ def test_a_result_that_is_only_structured_is_told_to_those_who_know_only_content
 
 
 @pytest.mark.crossing("J38")
+@pytest.mark.spec("FT-9")
 @pytest.mark.parametrize("revision", [R3, R4])
 def test_an_output_schema_is_of_an_object_or_left_out(revision: str) -> None:
     schemas = [{"type": "object"}, {"type": "array"}, {"oneOf": []}, {"type": ["object"]}, True]
@@ -133,6 +138,7 @@ def test_what_a_revision_does_not_mention_stays(revision: str) -> None:
 # --- what is left alone ---
 
 
+@pytest.mark.spec("FT-10")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize(
     ("method", "result"),

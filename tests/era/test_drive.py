@@ -173,6 +173,7 @@ def test_task_is_looked_at_until_it_is_completed() -> None:
     assert driving.take() == []
 
 
+@pytest.mark.spec("CP-13")
 @pytest.mark.parametrize(
     ("interval", "seconds"), [(500, 0.5), (5000, 5), (1, 0.1), (0, 0.1), (-5, 0.1), ("x", 1), (None, 1)]
 )
@@ -277,6 +278,7 @@ def test_servers_own_error_ends_the_call() -> None:
 # --- progress ---
 
 
+@pytest.mark.spec("CP-13")
 def test_new_status_messages_are_progress_for_who_wants_it() -> None:
     driving = Driving(token="p")
     driving.begin(statusMessage="begun")

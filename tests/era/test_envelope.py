@@ -91,6 +91,7 @@ STAMP = {
 }
 
 
+@pytest.mark.spec("EV-2")
 def test_modern_server_gets_an_envelope_with_every_request() -> None:
     assert stamp(None) == {"_meta": STAMP}
     assert stamp(b'{"cursor":"c"}') == {"cursor": "c", "_meta": STAMP}

@@ -85,6 +85,7 @@ JUDGED: dict[str, tuple[Response, Verdict]] = {
 }
 
 
+@pytest.mark.spec("EV-17", "SC-14")
 @pytest.mark.parametrize("name", JUDGED)
 def test_answer_says_what_the_server_is(name: str) -> None:
     answer, verdict = JUDGED[name]
@@ -135,6 +136,7 @@ def test_error_that_only_modern_servers_know_shows_one(answer: Response, shown: 
     assert shows_modern(answer) is shown
 
 
+@pytest.mark.spec("EV-2")
 def test_question_names_version_client_and_no_capabilities() -> None:
     client = {"name": "mcp-bridge", "version": "1"}
     meta = json.loads(discovery(NEW, json.dumps(client).encode()))
@@ -208,6 +210,7 @@ def test_legacy_server_is_known_for_one_by_being_initialized(known: Known) -> No
     assert known.eras.unknown, "whether it is modern too was not asked"
 
 
+@pytest.mark.spec("EV-10")
 def test_server_without_a_common_version_is_a_fault_that_names_both_lists(known: Known) -> None:
     known.learn(unsupported(FOREIGN))
     assert known.eras.fault is not None
@@ -239,6 +242,7 @@ def test_silence_over_http_is_a_fault_and_no_verdict() -> None:
     assert known.eras.unknown
 
 
+@pytest.mark.spec("EV-10")
 def test_version_in_common_is_asked_for_once_and_no_more(known: Known) -> None:
     assert known.learn(unsupported(NEW)) == NEW
     assert known.eras.unknown
@@ -276,6 +280,7 @@ def test_configured_era_is_spoken_whatever_the_server_says(era: Era) -> None:
 # --- for how long ---
 
 
+@pytest.mark.spec("EV-16")
 @pytest.mark.parametrize("exited", [False, True])
 def test_what_was_found_out_is_believed_for_a_day(exited: bool, known: Known) -> None:
     known.learn(unreachable("upstream_lost") if exited else says(-32601), exited=exited)
@@ -292,6 +297,7 @@ MODERN_NO_MORE = {
 }
 
 
+@pytest.mark.spec("EV-16")
 @pytest.mark.parametrize("name", MODERN_NO_MORE)
 def test_modern_server_that_answers_as_a_legacy_one_is_doubted(name: str, known: Known) -> None:
     known.learn(discovered(NEW))

@@ -83,6 +83,7 @@ def test_choices_become_one_text_without_being_read(content: bytes, expected: by
     assert bytes(raw) == b'{"action":"accept","content":{"c":%b}}' % expected
 
 
+@pytest.mark.spec("LC-11")
 def test_one_block_of_content_passes_to_an_older_server_as_it_is() -> None:
     value = b'{"role":"assistant","content":{"type":"text","text":"x"},"model":"m"}'
     raw = answer(question(SAMPLE), value, "2024-11-05").result
@@ -92,6 +93,7 @@ def test_one_block_of_content_passes_to_an_older_server_as_it_is() -> None:
     assert roots is not UNSET
 
 
+@pytest.mark.spec("LC-11")
 def test_empty_content_has_no_words_in_an_older_revision() -> None:
     value = b'{"role":"assistant","content":[],"model":"m"}'
     assert answer(question(SAMPLE), value, "2025-03-26").error is not UNSET

@@ -75,6 +75,7 @@ def test_legacy_result_becomes_a_complete_one(method: str, said: str, expected: 
     same(completed(method, said.encode(), SERVER), expected)
 
 
+@pytest.mark.spec("CA-3")
 @pytest.mark.parametrize(
     "method",
     [
@@ -148,6 +149,7 @@ def fails(
     return dict(json.loads(bytes(found.error)))
 
 
+@pytest.mark.spec("ER-12", "ER-15")
 @pytest.mark.parametrize(
     ("method", "said", "expected"),
     [
