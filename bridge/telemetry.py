@@ -49,10 +49,10 @@ OUR_LOGGER = "bridge"
 
 # -- what no line may hold --------------------------------------------------------------------
 
-_TELLTALE = r"(?<!progress)(?<!progress_)(?:token|secret|passw(?:or)?d|api[-_]?key|session[-_]?id)"
+_TELLTALE = r"(?<!progress)(?<!progress_)(?:token|secret|passw(?:or)?d|api[-_]?key|session[-_]?id|request[-_]?state)"
 _REDACTIONS = (
     # The rest of the line, or of the quoted text: schemes and cookies have many forms.
-    (r"(authorization|cookie)([\"']?\s{0,8}[:=]\s{0,8}[\"']?)[^\"'\r\n]+", r"\1\2***"),
+    (r"(authorization|cookie|mcp-param-[\w-]{1,100})([\"']?\s{0,8}[:=]\s{0,8}[\"']?)[^\"'\r\n]+", r"\1\2***"),
     (r"\b(bearer|basic)(\s{1,8})[\w.~+/=-]{6,}", r"\1\2***"),
     (rf"({_TELLTALE})([\"']?\s{{0,8}}[:=]\s{{0,8}}[\"']?)[^\s\"',;&]{{6,}}", r"\1\2***"),
     (r"(://)[^\s/@:]{0,200}:[^\s/@]{1,200}@", r"\1***@"),

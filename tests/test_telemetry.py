@@ -208,7 +208,7 @@ def test_a_process_whose_stderr_is_blocked_still_exits() -> None:
 # -- it never tells
 
 
-@pytest.mark.spec("SP-9")
+@pytest.mark.spec("SP-9", "XH-14")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -223,6 +223,8 @@ def test_a_process_whose_stderr_is_blocked_still_exits() -> None:
         ('{"api_key": "abcdef123456"}', '{"api_key": "***"}'),
         ("client_secret=abcdef123456&scope=x", "client_secret=***&scope=x"),
         (f"Mcp-Session-Id: {SESSION_ID}", "Mcp-Session-Id: ***"),
+        ("Mcp-Param-Region: eu west\nnext", "Mcp-Param-Region: ***\nnext"),
+        ('"requestState":"mb1.abcdef123456",', '"requestState":"***",'),
         ("https://user:hunter2@example.com/x", "https://***@example.com/x"),
         ("key ghp_abcdefghijklmnopqrst", "key ***"),
         ("jwt eyJhbGciOiJIUzI1NiJ9.e30.abc", "jwt ***"),
