@@ -49,7 +49,8 @@ OUR_LOGGER = "bridge"
 
 # -- what no line may hold --------------------------------------------------------------------
 
-_TELLTALE = r"(?<!progress)(?<!progress_)(?:token|secret|passw(?:or)?d|api[-_]?key|session[-_]?id|request[-_]?state)"
+_NAMED = r"token|secret|passw(?:or)?d|api[-_]?key|session[-_]?id|request[-_]?state"
+_TELLTALE = rf"(?<!progress)(?<!progress_)(?:{_NAMED})"
 _REDACTIONS = (
     # The rest of the line, or of the quoted text: schemes and cookies have many forms.
     (r"(authorization|cookie|mcp-param-[\w-]{1,100})([\"']?\s{0,8}[:=]\s{0,8}[\"']?)[^\"'\r\n]+", r"\1\2***"),
