@@ -253,8 +253,13 @@ class Correlation:
 
     def _carrier(self, on: Id | None) -> Exchange | None:
         """The request on whose own stream something came, if its client still waits."""
-        exchange = None if on is None else self._open.get(on)
-        return None if exchange is None or exchange.cancelled else exchange
+        return None if on is None else self._waiting(self._open.get(on))
+
+    def _waiting(self, exchange: Exchange | None) -> Exchange | None:
+        """The same, if its client still waits: a stream that has ended carries nothing."""
+        if exchange is None or exchange.cancelled or self._open.get(exchange.hop_id) is not exchange:
+            return None
+        return exchange
 
     def _progress(self, note: Notification, token: Id | UnsetType) -> Iterable[Down]:
         exchange = self._tokens.get(token) if token is not UNSET else None
@@ -292,7 +297,7 @@ class Correlation:
             self.forget(question)
             if question.party_id is not question.id and note.params is not UNSET:
                 note = note.with_params(replaced(note.params, ("requestId",), quote(question.party_id)))
-            return (Noted(question.party, question.exchange, note),) if question.party else ()
+            return (Noted(question.party, self._waiting(question.exchange), note),) if question.party else ()
         if request_id not in self._open or self._open[request_id].method != LISTEN:
             return ()
         exchange = self._close(request_id)

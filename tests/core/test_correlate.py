@@ -730,3 +730,16 @@ def test_log_message_without_a_stream_is_nobodys_where_it_could_be_of_several_su
     hop.ask(bob, 1)
     hop.note("notifications/message", b'{"level":"info","data":2}')
     assert [exchange for _, exchange, _ in hop.notes()] == [None]
+
+
+@pytest.mark.spec("CP-1")
+def test_a_question_taken_back_after_its_call_was_cancelled_is_not_told_on_the_stream_of_that_call() -> None:
+    hop, client = Hop(), party()
+    call = hop.ask(client, 1)
+    [asked] = hop.correlation.received(read(b'{"jsonrpc":"2.0","id":"q","method":"roots/list"}'), on=1)
+    assert isinstance(asked, Questioned)
+    assert asked.question.exchange is call
+    client.enter(asked.question)
+    hop.withdraw(call)
+    hop.note("notifications/cancelled", b'{"requestId":"q"}')
+    assert [(owner, exchange) for owner, exchange, _ in hop.notes()] == [(client, None)]
