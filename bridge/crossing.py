@@ -207,6 +207,7 @@ class Crossing:
             return
         self._stocking = True
         try:
+            await anyio.sleep(_QUIET)
             self._spares[declared] = await self._opened(declared, CLIENT)
         except ServerFault as fault:
             log.debug("no upstream session could be opened ahead of need: %s", fault)
@@ -283,5 +284,7 @@ _STRANGERS: Final = (
 _AHEAD: Final = 2
 """Processes kept started once modern clients have come: their sets of capabilities come in twos and
 threes, each with the first request that has it, and clients do not wait long."""
+_QUIET: Final = 5.0
+"""Seconds until a spare is opened: at first the processes that are warm are wanted for other sets."""
 _LOOK: Final = 0.05
 """Seconds between two looks for an idle session, while a request waits for one."""

@@ -10,6 +10,7 @@ from field.raw import Exchange
 from support.scripted_bridge import PREFIX, UNHURRIED, Bridge, bridged, envelope, modern
 from support.scripted_server import LIMIT, Heard, Json, ScriptedServer
 
+import bridge.crossing
 from bridge import __version__
 from bridge.config import Access, Isolation, Limits, WhenFull
 from bridge.era.revisions import Era
@@ -526,6 +527,12 @@ async def server_says_more(server: ScriptedServer, exchange: Exchange) -> None:
 # --- ahead of need ---
 
 
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge.crossing, "_QUIET", 0.0)
+
+
+@pytest.mark.usefixtures("eager")
 async def test_next_upstream_session_of_a_set_is_initialized_ahead_of_need() -> None:
     async with bridged(era=Era.LEGACY, warm=1) as bridge:
         exchange, server, asked = await first(bridge, able(ELICITS))
@@ -540,6 +547,7 @@ async def test_next_upstream_session_of_a_set_is_initialized_ahead_of_need() -> 
         await opens(await bridge.source.next())
 
 
+@pytest.mark.usefixtures("eager")
 async def test_spare_of_a_set_that_is_not_used_any_more_makes_room_for_another() -> None:
     async with bridged(era=Era.LEGACY, warm=1) as bridge:
         await first(bridge, able(ELICITS))
