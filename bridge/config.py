@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from bridge.era.revisions import Era
 from bridge.era.terms import Terms
@@ -55,17 +56,35 @@ class LogFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """What a child may not do, beside what the bridge itself may not; None leaves the bridge's own.
+
+    `rlimits` are names such as `nofile` with the limit to set, soft and hard; None lifts it as far
+    as the hard limit of the bridge. `user` and `group` need privileges, and clear the other groups.
+    """
+
+    rlimits: tuple[tuple[str, int | None], ...] = ()
+    umask: int | None = None
+    user: str | None = None
+    group: str | None = None
+    no_new_privileges: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A server to start: argument vector, never a shell line.
 
     `env` holds the variables set for the child, already expanded; `inherit_env` names, as
-    glob patterns, which of the bridge's own variables it also gets.
+    glob patterns, which of the bridge's own variables it also gets, besides SAFE_ENV unless
+    `only_env` is set.
     """
 
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     inherit_env: tuple[str, ...] = ()
+    only_env: bool = False
     cwd: Path | None = None
+    confinement: Confinement = Confinement()
 
 
 # What a child needs to find programs, its home, its language and its certificates;
@@ -130,9 +149,14 @@ class Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may talk to the bridge. `token` is the static bearer, or None for no authorization."""
+    """Who may talk to the bridge.
+
+    `token` is the static bearer of everybody, and `callers` are names with a bearer for each, who
+    are told from one another; without either there is no authorization.
+    """
 
     token: str | None = field(default=None, repr=False)
+    callers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
 
@@ -220,6 +244,103 @@ class Replicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """`each` per second in the long run, and up to `burst` at once."""
+
+    each: float
+    burst: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one caller may have of one server; None means no limit."""
+
+    concurrent: int | None = None
+    """Requests in flight; subscriptions count."""
+    rate: Rate | None = None
+    """Requests."""
+    sessions: int | None = None
+    """Legacy sessions open at a time."""
+    starts: Rate | None = None
+    """What may make the bridge start a process or open an upstream session: an initialize, or the
+    first modern request of a kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Glob patterns (`fnmatch`, case counts): what matches `deny` is denied; if there is an `allow`,
+    what does not match it is denied too."""
+
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What clients may see and use of a server, in lists and in calls alike.
+
+    `methods` holds for requests and notifications of either side; `resources` for URIs.
+    """
+
+    methods: Rule = Rule()
+    tools: Rule = Rule()
+    prompts: Rule = Rule()
+    resources: Rule = Rule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admin:
+    """The listener of the operator: metrics, health, and control.
+
+    It exists if `uds` or `port` is given. Over TCP what changes or shows anything but metrics and
+    health needs `token`; with a token everything but health needs it.
+    """
+
+    uds: Path | None = None
+    uds_mode: int = 0o600
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def wanted(self) -> bool:
+        return self.uds is not None or self.port is not None
+
+
+class AuditTarget(StrEnum):
+    FILE = "file"
+    JOURNAL = "journal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The record of who did what: JSON lines to `path`, or to the journal.
+
+    `arguments` are glob patterns `TOOL.ARGUMENT` (`search.query`, `*.path`): of all others
+    only names are written. It exists if `target` is set.
+    """
+
+    target: AuditTarget | None = None
+    path: Path | None = None
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Traffic as JSON lines, for `mcp-bridge replay`; `secrets` leaves out the redaction."""
+
+    path: Path | None = None
+    secrets: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracing:
+    """OpenTelemetry, whose exporter is set up by its own OTEL_ variables."""
+
+    enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     level: str = "info"
     format: LogFormat = LogFormat.PLAIN
@@ -227,9 +348,14 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """`upstream` is the server; `listen` matters only where `downstream` is HTTP."""
+    """One server, and how it is served; `listen` matters only where `downstream` is HTTP.
+
+    `name` is what it is called among several, in metrics and in logs. What is common to all
+    servers of a process (`access`, `log`, `replicas`, `listen` but for its path) is the same in each.
+    """
 
     upstream: Command | Remote
+    name: str = "default"
     downstream: Downstream = Downstream.HTTP
     process: ProcessModel = ProcessModel.SESSION
     warm: int = 1
@@ -238,9 +364,41 @@ class Config:
     isolation: Isolation = Isolation.PRINCIPAL
     when_full: WhenFull = WhenFull.WAIT
     terms: Terms = field(default_factory=Terms)
+    policy: Policy = Policy()
+    quota: Quota = Quota()
     replicas: Replicas = Replicas()
     listen: Listen = Listen()
     access: Access = Access()
     limits: Limits = Limits()
     timing: Timing = Timing()
     log: Log = Log()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """The whole process: its servers, and what an operator has of it.
+
+    The servers have their own paths; `default` names the one that is at `/mcp` too. A command of
+    one server is a Daemon with one, whose path is what `--path` says. `file` is what it was
+    read from, if it can be read again.
+    """
+
+    servers: tuple[Config, ...]
+    default: str | None = None
+    listen: Listen = Listen()
+    access: Access = Access()
+    log: Log = Log()
+    admin: Admin = Admin()
+    audit: Audit = Audit()
+    record: Record = Record()
+    tracing: Tracing = Tracing()
+    drain: float = Timing().drain
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, config: Config, **more: Any) -> Daemon:
+        """A Daemon of one server."""
+        return cls(
+            servers=(config,), listen=config.listen, access=config.access, log=config.log,
+            drain=config.timing.drain, **more,
+        )  # fmt: skip

@@ -1,0 +1,164 @@
+"""What an operator may learn of each request: the contract between those who serve and those who watch.
+
+One `Entry` for every JSON-RPC request that a client sent and the bridge could read, opened when it
+came and closed once, with its outcome, whatever became of it. Who serves opens and closes; who
+watches (metrics, the audit log, traces, the recorder) only looks. With nobody watching there are
+no entries, and a message costs nothing more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from bridge.core.message import Request, Response
+
+
+class Outcome(StrEnum):
+    RESULT = "result"
+    """Answered with a result."""
+    ERROR = "error"
+    """Answered with an error of the server."""
+    FAULT = "fault"
+    """Answered with an error of the bridge's own: the server was lost, late, or could not be had."""
+    REFUSED = "refused"
+    """Answered by the bridge before it went anywhere: malformed, not allowed, too much, no such session."""
+    CANCELLED = "cancelled"
+    """Withdrawn by the client, or its connection or session ended, before an answer."""
+
+
+class Entry:
+    """One request. Times are seconds: `began` on the monotonic clock, `at` since the epoch."""
+
+    __slots__ = (
+        "_watchers",
+        "answer",
+        "at",
+        "began",
+        "caller",
+        "code",
+        "era",
+        "id",
+        "method",
+        "outcome",
+        "reason",
+        "request",
+        "seconds",
+        "server",
+        "session",
+        "size",
+        "spans",
+        "translated",
+        "transport",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        watchers: Sequence[Watcher],
+        request: Request,
+        *,
+        server: str,
+        transport: str,
+        era: str,
+        caller: str,
+        session: str = "",
+    ) -> None:
+        self._watchers = watchers
+        self.request = request
+        self.id, self.method = request.id, request.method
+        self.size = len(request.raw)
+        """Bytes of the request."""
+        self.server = server
+        self.transport = transport
+        """Of the client: `http`, `sse` or `stdio`."""
+        self.era = era
+        """Of the client: `legacy` or `modern`."""
+        self.caller = caller
+        self.session = session
+        """The whole id of its legacy session, if it has one; not to be shown."""
+        self.translated = False
+        """Whether its server speaks the other era."""
+        self.at, self.began = time.time(), time.monotonic()
+        self.seconds = 0.0
+        self.outcome: Outcome | None = None
+        self.code: int | None = None
+        """The JSON-RPC error code it was answered with."""
+        self.reason = ""
+        """Why, if the bridge itself answered with an error: `error.data.reason`."""
+        self.answer: Response | None = None
+        self.spans: object = None
+        """Whatever a tracer wants to find again."""
+        for watcher in watchers:
+            watcher.opened(self)
+
+    def answered(self, response: Response, *, refused: bool = False) -> None:
+        """It got this answer; `refused` if it never went to a server."""
+        if self.outcome is not None:
+            return
+        self.answer = response
+        if response.error is UNSET:
+            self._close(Outcome.RESULT)
+            return
+        error = _read(response.error)
+        self.code = error.code
+        if error.data.origin == "bridge":
+            self.reason = error.data.reason
+        if refused:
+            self._close(Outcome.REFUSED)
+        else:
+            self._close(Outcome.FAULT if self.reason else Outcome.ERROR)
+
+    def refused(self, reason: str, code: int | None = None) -> None:
+        """It was answered by the bridge at once."""
+        if self.outcome is None:
+            self.reason, self.code = reason, code
+            self._close(Outcome.REFUSED)
+
+    def cancelled(self) -> None:
+        """There will be no answer; nothing if there was one."""
+        if self.outcome is None:
+            self._close(Outcome.CANCELLED)
+
+    def _close(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.seconds = time.monotonic() - self.began
+        for watcher in self._watchers:
+            watcher.closed(self)
+
+
+class Watcher(Protocol):
+    """Must not block and must not raise; called from the event loop."""
+
+    def opened(self, entry: Entry) -> None: ...
+
+    def closed(self, entry: Entry) -> None: ...
+
+
+class _Data(msgspec.Struct):
+    origin: str = ""
+    reason: str = ""
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    data: _Data = _Data()
+
+
+class _CodeOnly(msgspec.Struct):
+    code: int = 0
+
+
+def _read(error: msgspec.Raw) -> _Error:
+    try:
+        return msgspec.json.decode(error, type=_Error)
+    except msgspec.DecodeError:
+        pass
+    try:
+        return _Error(code=msgspec.json.decode(error, type=_CodeOnly).code)
+    except msgspec.DecodeError:
+        return _Error()
