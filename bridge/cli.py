@@ -30,6 +30,7 @@ from bridge.config import (
     Access,
     Command,
     Config,
+    Daemon,
     Downstream,
     Isolation,
     Limits,
@@ -597,7 +598,7 @@ def options_of(*sections: str, but: Sequence[str] = ()) -> list[SectionOption]:
 def _run(config: Config, *, demo: bool = False) -> int:
     from bridge import daemon
 
-    return daemon.run(config, demo=demo)
+    return daemon.run(Daemon.of(config), demo=demo)
 
 
 def stdio_to_http(**options: Unpack[StdioToHttp]) -> int:

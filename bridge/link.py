@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -76,13 +76,32 @@ _OPENING: Final = frozenset({"initialize", "server/discover"})
 """Requests that a server answers as soon as it runs; held to the start limit."""
 
 
+class Traffic:
+    """Bytes of the messages that went to a server, over all its links, and that came from it."""
+
+    __slots__ = ("came", "went")
+
+    def __init__(self) -> None:
+        self.went = 0
+        self.came = 0
+
+
 class Link:
     """One upstream session: what is sent over it, and to whom what comes back belongs.
 
-    `era` is what its parties speak: to a modern server nobody answers questions.
+    `era` is what its parties speak: to a modern server nobody answers questions. `outer` are layers
+    at the client's end of every pipeline; they keep nothing of a link, and so may be those of others.
     """
 
-    def __init__(self, config: Config, *, fresh: bool, era: Era = Era.LEGACY) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        fresh: bool,
+        era: Era = Era.LEGACY,
+        outer: Sequence[Layer] = (),
+        traffic: Traffic | None = None,
+    ) -> None:
         self._limits, self._timing = config.limits, config.timing
         self.era = era
         self.kept = False
@@ -90,8 +109,10 @@ class Link:
         self.tools_changed = 0
         """How often the server said that its tools changed."""
         self._correlation = Correlation(fresh=fresh)
-        self._pipeline = Pipeline()
-        self._layered = False
+        self._traffic = traffic or Traffic()
+        self._outer = tuple(outer)
+        self._pipeline = Pipeline(self._outer)
+        self._layered = bool(self._outer)
         """Whether anything is between a port and the wire."""
         self._crossed: dict[Party, Pipeline] = {}
         """The pipelines of parties that have one of their own."""
@@ -134,14 +155,14 @@ class Link:
 
     def insert(self, *layers: Layer) -> None:
         """Put layers between all ports and the wire."""
-        self._pipeline = Pipeline(layers)
+        self._pipeline = Pipeline((*self._outer, *layers))
         self._layered = True
 
     def join(self, port: Port, *layers: Layer, behind: Party | None = None) -> None:
         """Serve a port; `layers` are its own, and `behind` is the party they speak to the server as."""
         self._ports[port.party] = port
         if layers:
-            pipeline = Pipeline(layers)
+            pipeline = Pipeline((*self._outer, *layers))
             self._layered = True
             for party in (port.party, behind or port.party):
                 self._crossed[party] = pipeline
@@ -332,7 +353,9 @@ class Link:
                         if self._upstream is not None:
                             message = send.message
                             beside = message.headers if isinstance(message, Request) else ()
-                            self._upstream.send(line_safe(message.raw), beside)
+                            line = line_safe(message.raw)
+                            self._traffic.went += len(line)
+                            self._upstream.send(line, beside)
 
     # Server to client
 
@@ -344,6 +367,7 @@ class Link:
             if isinstance(line, Overlong):
                 self._unreadable(line.head, line.tail, f"a message of {line.size} bytes is over the limit")
                 continue
+            self._traffic.came += len(line)
             found = read(line, depth=self._limits.depth)
             for message in found.members if isinstance(found, Batch) else (found,):
                 if isinstance(message, Malformed):

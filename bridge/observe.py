@@ -139,7 +139,7 @@ class Watcher(Protocol):
     def closed(self, entry: Entry) -> None: ...
 
 
-class _Data(msgspec.Struct):
+class _Data(msgspec.Struct, frozen=True):
     origin: str = ""
     reason: str = ""
 

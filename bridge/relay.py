@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, Self
@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from bridge.config import Config, Downstream, ProcessModel, Remote
 from bridge.core.events import Exchange
+from bridge.core.layer import Layer
 from bridge.core.message import Request, Response, notification
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.sharing import Sharing
@@ -34,9 +35,11 @@ from bridge.era.task_ids import TaskIds
 from bridge.errors import CircuitOpen, EraChanged, ServerFault
 from bridge.evidence import INITIALIZE, Evidence, told
 from bridge.kept import STOPPING, Kept
-from bridge.link import Caller, Link
+from bridge.link import Caller, Link, Traffic
+from bridge.observe import Watcher
 from bridge.readiness import Readiness
 from bridge.seal import Seal, read_ring
+from bridge.status import SessionStatus
 from bridge.upstream.base import Source
 
 log = logging.getLogger("bridge.relay")
@@ -51,6 +54,9 @@ class Session(Protocol):
     def close(self, why: str) -> None:
         """End it now: answer what waits, end its streams, let go of its link."""
 
+    def status(self) -> SessionStatus | None:
+        """What an operator is told of it; None while it is being opened."""
+
 
 class LegacyPort(Port, Protocol):
     """The port of a legacy session, whose server may turn out to be modern when it is initialized."""
@@ -60,10 +66,33 @@ class LegacyPort(Port, Protocol):
 
 
 class Relay:
-    """Opens links and keeps sessions. Use as `async with`; leaving it closes every link."""
+    """Opens links and keeps sessions. Use as `async with`; leaving it closes every link.
 
-    def __init__(self, config: Config, source: Source) -> None:
+    `watchers` look at every request; `outer` are layers at the client's end of every pipeline.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        source: Source,
+        *,
+        watchers: Sequence[Watcher] = (),
+        outer: Sequence[Layer] = (),
+    ) -> None:
         self.config = config
+        self.watchers = watchers
+        self.traffic = Traffic()
+        self.waiting = 0
+        """Requests and sessions that wait for a server to be had."""
+        self.starts = 0
+        """Links opened: processes taken into use, or connections made."""
+        self.failures = 0
+        """Starts and handshakes that failed."""
+        self.streams = 0
+        """GET streams and subscriptions that are open."""
+        self.resumptions = 0
+        """Streams taken up again with Last-Event-ID."""
+        self._outer = outer
         self.readiness = Readiness()
         self.sessions: dict[str, Session] = {}
         self.draining = False
@@ -171,6 +200,16 @@ class Relay:
             for link in list(self._links):
                 closing.start_soon(self.close, link)
 
+    @property
+    def links(self) -> Iterable[Link]:
+        """Every link that is open, used or not."""
+        return self._links
+
+    @property
+    def suspended(self) -> int:
+        """Calls that wait for their client to come back with an answer."""
+        return self._calls.away
+
     async def prepare(self) -> None:
         """Open a link ahead of need, for whoever asks first."""
         if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
@@ -187,14 +226,19 @@ class Relay:
         return link
 
     async def _fresh_link(self) -> Link:
-        link = Link(self.config, fresh=True)
+        link = Link(self.config, fresh=True, outer=self._outer, traffic=self.traffic)
+        self.waiting += 1
         try:
             link.attach(await self._source.open(link))
         except CircuitOpen:
             raise
         except ServerFault as fault:
+            self.failures += 1
             self.readiness.failed(fault)
             raise
+        finally:
+            self.waiting -= 1
+        self.starts += 1
         if self.draining:
             raise ServerFault(STOPPING)  # its source ends what it opened
         self._links.add(link)
@@ -334,6 +378,7 @@ class Relay:
 
     def failed(self, fault: ServerFault) -> None:
         """A handshake failed, anyone's."""
+        self.failures += 1
         self._source.failed(fault)
         self.readiness.failed(fault)
         log.warning("server failed to start: %s", told(fault))

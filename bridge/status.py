@@ -50,43 +50,43 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     default: bool
     state: str
     """Of `readiness.State`; `disabled` for one that is not run."""
-    ready: bool
-    started: bool
+    ready: bool = False
+    started: bool = False
     """Whether a process of it runs or a connection stood."""
-    fault: str | None
+    fault: str | None = None
     """Why the last handshake or start failed."""
-    reason: str | None
+    reason: str | None = None
     """The machine's word for that."""
-    server: str
+    server: str = ""
     """Name and version that the server gave."""
-    revision: str
+    revision: str = ""
     """What it was last spoken to in."""
-    eras: str
+    eras: str = "unknown"
     """`legacy`, `modern`, `both` or `unknown`."""
-    sessions: int
-    streams: int
+    sessions: int = 0
+    streams: int = 0
     """GET streams and subscriptions that are open."""
-    in_flight: int
-    upstreams: int
+    in_flight: int = 0
+    upstreams: int = 0
     """Connections to the server, or processes of it, that are in use."""
-    children: int
+    children: int = 0
     """Living processes."""
-    warm: int
-    starts: int
+    warm: int = 0
+    starts: int = 0
     """Processes started or connections made."""
-    failures: int
+    failures: int = 0
     """Starts and handshakes that failed."""
-    queued: int
+    queued: int = 0
     """Messages and requests that wait for a server or a stream."""
-    suspended: int
+    suspended: int = 0
     """Calls that wait for their client to come back with an answer."""
-    resumptions: int
+    resumptions: int = 0
     """Streams taken up again with `Last-Event-ID`."""
-    bytes_to_server: int
-    bytes_from_server: int
-    legacy_sse_open: int
-    legacy_sse_opened: int
-    legacy_sse_clients: dict[str, int]
+    bytes_to_server: int = 0
+    bytes_from_server: int = 0
+    legacy_sse_open: int = 0
+    legacy_sse_opened: int = 0
+    legacy_sse_clients: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

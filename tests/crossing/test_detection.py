@@ -16,6 +16,7 @@ from pathlib import Path
 import field.raw
 import pytest
 from field.raw import Exchange
+from support.in_process import running
 from support.scripted_bridge import (
     LATEST,
     MODERN,
@@ -35,7 +36,6 @@ from support.scripted_server import Heard, Json, ScriptedServer, dump
 
 import bridge.evidence
 from bridge import __version__
-from bridge.app import running
 from bridge.config import Command, Config, Listen, ProcessModel
 from bridge.era.revisions import LEGACY_VERSIONS
 from crossing.piped import piped

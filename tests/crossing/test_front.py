@@ -12,6 +12,7 @@ from dataclasses import replace
 import field.raw
 import pytest
 from field.raw import BOTH, Answer, Exchange
+from support.in_process import running
 from support.scripted_bridge import (
     LATEST,
     MODERN,
@@ -31,7 +32,6 @@ from support.scripted_server import Heard, Json, ScriptedServer, dump
 
 import bridge.evidence
 from bridge import config
-from bridge.app import running
 from bridge.config import Access, Config, Listen, Timing
 from bridge.era.revisions import Era
 from crossing.piped import piped
