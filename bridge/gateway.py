@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from bridge import __version__, telemetry
 from bridge.config import Access, Command, Config, Daemon
@@ -114,12 +114,27 @@ class Gateway(Control):
     async def _start(self, hosted: Hosted) -> None:
         assert self._tasks is not None
         try:
-            await self._tasks.start(hosted.run)
+            await self._tasks.start(self._contain, hosted)
         except BridgeError as fault:
             del self.hosted[hosted.name]
             self._cannot_run(hosted.config, fault)
         else:
             self.unfit.pop(hosted.name, None)
+
+    async def _contain(self, hosted: Hosted, *, task_status: TaskStatus[None]) -> None:
+        """Run it; a mistake of ours in one server is not to end the others."""
+        try:
+            await hosted.run(task_status=task_status)
+        except BridgeError:
+            raise
+        except Exception as fault:
+            if self.daemon.file is None:
+                raise
+            log.exception("server %s ended by a fault of the bridge, and is started anew", hosted.name)
+            if self.hosted.get(hosted.name) is hosted:
+                del self.hosted[hosted.name]
+                self._cannot_run(hosted.config, BridgeError(f"A fault of the bridge: {type(fault).__name__}"))
+                self.changed()
 
     def _cannot_run(self, config: Config, fault: BridgeError) -> None:
         """Report it, to be tried again; with nothing but this server there is no point in going on."""
