@@ -16,6 +16,7 @@ from bridge.era.terms import Terms
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 
 class ProcessModel(StrEnum):

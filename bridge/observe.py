@@ -162,3 +162,25 @@ def _read(error: msgspec.Raw) -> _Error:
         return _Error(code=msgspec.json.decode(error, type=_CodeOnly).code)
     except msgspec.DecodeError:
         return _Error()
+
+
+class _Named(msgspec.Struct):
+    name: str = ""
+    uri: str = ""
+
+
+_NAMED_BY = {"tools/call": "name", "prompts/get": "name"} | dict.fromkeys(
+    ("resources/read", "resources/subscribe", "resources/unsubscribe"), "uri"
+)
+
+
+def name_of(request: Request) -> str:
+    """The tool, prompt or resource that a request is about; empty if it is about none."""
+    member = _NAMED_BY.get(request.method)
+    if member is None or request.params is UNSET:
+        return ""
+    try:
+        found: str = getattr(msgspec.json.decode(request.params, type=_Named), member)
+    except msgspec.DecodeError:
+        return ""
+    return found

@@ -18,6 +18,8 @@ from bridge.status import BridgeStatus
 if TYPE_CHECKING:
     from bridge.audit import AuditLog
     from bridge.metrics import Metrics
+    from bridge.record import Recorder
+    from bridge.tracing import Tracer
 
 
 class Operations:
@@ -43,6 +45,19 @@ class Operations:
             self.audit = AuditLog(daemon.audit)
             self._stack.callback(self.audit.close)
             watchers.append(self.audit)
+        self.recorder: Recorder | None = None
+        if daemon.record.path is not None:
+            from bridge.record import Recorder
+
+            self.recorder = Recorder(daemon.record)
+            self._stack.callback(self.recorder.close)
+        self.tracer: Tracer | None = None
+        if daemon.tracing.enabled:
+            from bridge.tracing import Tracer
+
+            self.tracer = Tracer()
+            self._stack.callback(self.tracer.close)
+            watchers.append(self.tracer)
         self.watchers: tuple[Watcher, ...] = tuple(watchers)
 
     def __enter__(self) -> Self:
@@ -54,8 +69,12 @@ class Operations:
     def layers(self, config: Config) -> tuple[Layer, ...]:
         """What stands at the client's end of this server's pipelines, outermost first."""
         layers: list[Layer] = []
+        if self.recorder is not None:
+            layers.append(self.recorder.tape(config))
         if config.policy != Policy():
             from bridge.core.policy import Gatekeeper
 
             layers.append(Gatekeeper(config.policy))
+        if self.tracer is not None:
+            layers.append(self.tracer.layer)
         return tuple(layers)
