@@ -62,7 +62,7 @@ class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
     event: str = ""
     lost: int | None = None
     """Lines that could not be written here."""
-    message: msgspec.Raw = msgspec.Raw(b"")
+    message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -98,7 +98,7 @@ class Recorder:
                     way=heard.way,
                     about=heard.about,
                     event=heard.event,
-                    message=msgspec.Raw(self._shown(heard.message)),
+                    message=self._shown(heard.message),
                 )
             )
 
@@ -111,8 +111,10 @@ class Recorder:
     def _now(self) -> float:
         return round(self._clock() - self._began, 6)
 
-    def _shown(self, message: bytes) -> bytes:
-        return message if self._secrets or not message else without_secrets(message)
+    def _shown(self, message: bytes) -> msgspec.Raw | msgspec.UnsetType:
+        if not message:
+            return msgspec.UNSET
+        return msgspec.Raw(message if self._secrets else without_secrets(message))
 
     def _write(self, line: Line) -> None:
         if self._size > _MOST:
