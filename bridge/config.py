@@ -11,6 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bridge.core.rules import Policy as Policy
+from bridge.core.rules import Rule as Rule
 from bridge.era.revisions import Era
 from bridge.era.terms import Terms
 
@@ -268,28 +270,6 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Glob patterns (`fnmatch`, case counts): what matches `deny` is denied; if there is an `allow`,
-    what does not match it is denied too."""
-
-    allow: tuple[str, ...] | None = None
-    deny: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What clients may see and use of a server, in lists and in calls alike.
-
-    `methods` holds for requests and notifications of either side; `resources` for URIs.
-    """
-
-    methods: Rule = Rule()
-    tools: Rule = Rule()
-    prompts: Rule = Rule()
-    resources: Rule = Rule()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Admin:
     """The listener of the operator: metrics, health, and control.
 
@@ -365,7 +345,7 @@ class Config:
     isolation: Isolation = Isolation.PRINCIPAL
     when_full: WhenFull = WhenFull.WAIT
     terms: Terms = field(default_factory=Terms)
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
     quota: Quota = Quota()
     replicas: Replicas = Replicas()
     listen: Listen = Listen()
