@@ -40,12 +40,13 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 BRIDGE = """
     import sys
     from bridge import daemon
-    from bridge.config import Command, Config, Downstream, Remote, Timing
+    from bridge.config import Command, Config, Daemon, Downstream, Remote, Timing
 
     drain, server, *words = sys.argv[1:]
     upstream = Remote(url=server) if "://" in server else Command(argv=(server, *words), inherit_env=("*",))
     timing = Timing(drain=float(drain))
-    sys.exit(daemon.run(Config(upstream=upstream, downstream=Downstream.STDIO, timing=timing)))
+    config = Config(upstream=upstream, downstream=Downstream.STDIO, timing=timing)
+    sys.exit(daemon.run(Daemon.of(config)))
 """
 STRAY = """
     import atexit, os
