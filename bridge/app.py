@@ -22,6 +22,7 @@ from bridge.downstream.http import Gate, Ready
 from bridge.downstream.http_sse import HttpSse
 from bridge.downstream.listener import Handler, Served, serve
 from bridge.downstream.peers import Peers
+from bridge.downstream.repeated import RULES, Rules, taken_of
 from bridge.downstream.reply import later, refused
 from bridge.downstream.stdio import StdioPort
 from bridge.downstream.streamable_http import StreamableHttp
@@ -72,6 +73,7 @@ class Site:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._rules = Rules()
         self._handlers: dict[str, Handler] = {}
         self._admits: dict[str, Callable[[BaseRequest], bool]] = {}
         gateway.changed = self._lead
@@ -81,10 +83,17 @@ class Site:
     def _let_in(self, daemon: Daemon) -> None:
         """By the rules of this tree from now on. Raises UsageFault."""
         self._gate = Gate(daemon.access, daemon.listen, self._is_passed_on)
+        self._rule_anew()
+
+    def _rule_anew(self) -> None:
+        """What connections have learned holds no longer."""
+        self._rules.hold = False
+        self._rules = Rules()
 
     def _lead(self) -> None:
         """To the servers that are there now."""
         daemon = self._gateway.daemon
+        self._rule_anew()
         self._handlers, self._admits = {}, {}
         for name, hosted in self._gateway.hosted.items():
             self._lead_to(hosted, hosted.config.listen.path)
@@ -100,6 +109,9 @@ class Site:
         self._admits[path.rstrip("/")] = hosted.endpoints.admits
 
     async def handle(self, request: BaseRequest) -> StreamResponse:
+        taken = taken_of(request)
+        if taken is not None:
+            return await taken.go_on(request)
         path = request.path
         if path == "/healthz":
             return _health(request, 200, quote({"status": "ok"}))
@@ -108,6 +120,7 @@ class Site:
         refusal = self._gate.check(request)
         if refusal is not None:
             return refusal
+        request[RULES] = self._rules
         handler = self._handlers.get(path)
         return self._nothing(path) if handler is None else await handler(request)
 

@@ -163,6 +163,8 @@ class Gateway(Control):
     async def drained(self, within: float) -> None:
         """Take nothing new anywhere, and return when nothing runs, after so many seconds at most."""
         self.draining = True
+        for hosted in self.hosted.values():
+            hosted.relay.drain()  # all at once, and before anything else is heard
         await _together(partial(hosted.drain, within) for hosted in self.hosted.values())
 
     # Control

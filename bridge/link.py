@@ -50,6 +50,7 @@ from bridge.core.message import (
     Id,
     Malformed,
     Notification,
+    Params,
     Request,
     Response,
     asks,
@@ -240,16 +241,23 @@ class Link:
     # Client to server
 
     def ask(
-        self, port: Port, asked: Request, via: object, *, wants_log: bool = False, askable: bool = True
+        self,
+        port: Port,
+        asked: Request,
+        via: object,
+        *,
+        wants_log: bool = False,
+        askable: bool = True,
+        params: Params | None = None,
     ) -> Exchange | Malformed:
-        """Send a client's request on; the refusal if its id is in use.
+        """Send a client's request on; the refusal if its id is in use. `params` are its, if they were read.
 
         The answer comes through `port.answered`, possibly before this returns.
         """
         party = port.party
         if asked.id in party.exchanges:
             return Malformed(INVALID_REQUEST, "Invalid Request: this id is in flight already", asked.id)
-        exchange = Exchange(party, asked, via, log=wants_log, askable=askable)
+        exchange = Exchange(party, asked, via, log=wants_log, askable=askable, params=params)
         if asked.method == "initialize":
             party.capabilities, party.offer = _declared(asked), asked
         if self.fault is not None:

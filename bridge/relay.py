@@ -425,10 +425,14 @@ class Relay:
         if shared is not None and not self.sessions and shared.quiet_since <= oldest_session:
             self._shared.let_go()
 
-    async def drained(self) -> None:
-        """Refuse what is new, and return when nothing is in flight any more."""
+    def drain(self) -> None:
+        """Refuse what is new from now on."""
         self.draining = True
         self.readiness.drain()
+
+    async def drained(self) -> None:
+        """Refuse what is new, and return when nothing is in flight any more."""
+        self.drain()
         for link in list(self._links):
             await link.idle()
 

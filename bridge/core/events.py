@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bridge.core.message import Id, Notification, Request, Response, error, params_of
+from bridge.core.message import Id, Notification, Params, Request, Response, error, params_of
 
 MULTI_ROUND: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests during which a server may ask its client something (2026-07-28 "mrtr")."""
@@ -89,12 +89,20 @@ class Exchange:
     )
 
     def __init__(
-        self, party: Party, request: Request, via: object, *, log: bool = False, askable: bool = True
+        self,
+        party: Party,
+        request: Request,
+        via: object,
+        *,
+        log: bool = False,
+        askable: bool = True,
+        params: Params | None = None,
     ) -> None:
         self.party = party
         self.id = request.id
         self.method = request.method
-        params = params_of(request)
+        if params is None:
+            params = params_of(request)
         self.token: Id | UnsetType = UNSET if params.meta is UNSET else params.meta.token
         self.hop_id: Id = request.id
         self.hop_token: Id | UnsetType = self.token

@@ -104,6 +104,8 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
 
     token: Id | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     subscription: Id | UnsetType = msgspec.field(name="io.modelcontextprotocol/subscriptionId", default=UNSET)
+    version: Raw | UnsetType = msgspec.field(name="io.modelcontextprotocol/protocolVersion", default=UNSET)
+    """What marks a modern request, whatever it is."""
 
 
 class Params(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +118,11 @@ class Params(msgspec.Struct, frozen=True, gc=False):
     level: str | UnsetType = UNSET
     task: Raw | UnsetType = UNSET
     """What asks that the request become a task (2025-11-25)."""
+
+    @property
+    def enveloped(self) -> bool:
+        """Whether it says that the request is a modern one."""
+        return self.meta is not UNSET and self.meta.version is not UNSET
 
 
 class Task(msgspec.Struct, frozen=True, gc=False):
@@ -371,7 +378,12 @@ def _lenient_meta(meta: bytes | None) -> Meta:
         parts = splice.members(meta)
     except ValueError:
         return _NO_META
-    return Meta(_id(parts.get("progressToken")), _id(parts.get("io.modelcontextprotocol/subscriptionId")))
+    version = parts.get("io.modelcontextprotocol/protocolVersion")
+    return Meta(
+        _id(parts.get("progressToken")),
+        _id(parts.get("io.modelcontextprotocol/subscriptionId")),
+        UNSET if version is None else Raw(version),
+    )
 
 
 def _id(text: bytes | None) -> Id | UnsetType:

@@ -151,6 +151,14 @@ class Ready(StreamResponse):
     async def write_eof(self, data: bytes = b"") -> None:
         """Everything was written by `prepare`."""
 
+    def put(self, transport: asyncio.WriteTransport) -> None:
+        """Write it where there is no request any more: over HTTP/1.1, on a connection that lives on."""
+        size = 0
+        for part in self._parts:
+            size += len(part)
+        head = (_STATUS_LINES[self._status], _date_line(int(time.time())), self._lines)
+        send(transport, (*head, b"Content-Length: %d\r\n\r\n" % size, *self._parts), size)
+
 
 def _worth_reading(request: BaseRequest) -> bool:
     # A client that expects 100 and is refused may never send its body (RFC 9110, 10.1.1).

@@ -27,6 +27,7 @@ from bridge.core.message import (
     Malformed,
     Message,
     Notification,
+    Params,
     Request,
     Response,
     error,
@@ -117,20 +118,42 @@ class LegacySession:
 
     # What the endpoint calls
 
-    async def post(self, request: BaseRequest, accepted: Accepted, body: Message | Batch) -> StreamResponse:
-        """Take one POST of the session and answer it."""
+    async def post(
+        self,
+        request: BaseRequest,
+        accepted: Accepted,
+        body: Message | Batch,
+        params: Params | None = None,
+    ) -> StreamResponse:
+        """Take one POST of the session and answer it; `params` are those of a request, if they were read."""
         if self._link.congested:
             late = await self._admit(body)
             if late is not None:
                 return late
-        self._last = self._loop.time()
         if isinstance(body, Batch):
+            self._last = self._loop.time()
             return await self._post_batch(request, accepted, body)
+        answer = self._taken(accepted, body, params)
+        return await self.respond(request, answer) if isinstance(answer, Reply) else answer
+
+    def take(self, accepted: Accepted, body: Message, params: Params | None) -> Ready | Reply | None:
+        """The same for one that cannot wait: None, and nothing done, where it would have to."""
+        if self._link.congested:
+            return None
+        answer = self._taken(accepted, body, params)
+        if isinstance(answer, Reply):
+            self._enter(answer)
+            if not answer.decided:
+                self._commits.add(answer)
+        return answer
+
+    def _taken(self, accepted: Accepted, body: Message, params: Params | None = None) -> Ready | Reply:
+        self._last = self._loop.time()
         refusal = self.lifecycle.take(body)
         if refusal is not None:
             return malformed(refusal)
         if isinstance(body, Request):
-            return await self._post_request(request, accepted, body)
+            return self._ask(accepted, body, params)
         deliver(self._link, self, body)
         return Ready(202)
 
@@ -148,16 +171,14 @@ class LegacySession:
             return gone(asked)
         return None if in_time else refused(self._link.late(asked).raw, 503 if asked is None else 200)
 
-    async def _post_request(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
+    def _ask(self, accepted: Accepted, asked: Request, params: Params | None) -> Ready | Reply:
         if len(self.party.exchanges) >= self._limits.in_flight:
             return self._too_many(asked.id)
         reply = self._reply(accepted)
         if asked.method == "initialize":
             reply.head(b"Mcp-Session-Id: %b\r\n" % self.id.encode())
-        refusal = self._link.ask(self, asked, reply, askable=accepted.sse)
-        if isinstance(refusal, Malformed):
-            return malformed(refusal)
-        return await self._respond(request, reply)
+        refusal = self._link.ask(self, asked, reply, askable=accepted.sse, params=params)
+        return malformed(refusal) if isinstance(refusal, Malformed) else reply
 
     def _too_many(self, asked: Id | None) -> Ready:
         text = f"Too many requests in flight in this session; the most are {self._limits.in_flight}"
@@ -176,7 +197,7 @@ class LegacySession:
             fault = member if isinstance(member, Malformed) else self._take_member(member, reply)
             if fault is not None:
                 reply.answer(error(fault.id, fault.code, fault.message).raw)
-        return await self._respond(request, reply) if asked else Ready(202)
+        return await self.respond(request, reply) if asked else Ready(202)
 
     def _take_member(self, member: Message, reply: Reply) -> Malformed | None:
         if not isinstance(member, Request):
@@ -352,7 +373,9 @@ class LegacySession:
         number = self._store.stream()
         # Not for initialize, of which nobody knows yet what its client bears.
         opening = self._begin if self.revision is None else self._begin_primed
-        reply = Reply(accepted, self._encoder(number), opening=opening, expected=expected, resumable=True)
+        reply = Reply(
+            accepted, self._encoder(number), opening=opening, expected=expected, resumable=True, owner=self
+        )
         reply.number = number
         return reply
 
@@ -363,7 +386,13 @@ class LegacySession:
     def _begin_primed(self, reply: Reply) -> bytes:
         return self._begin(reply) + self._priming(reply.number)
 
-    async def _respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
+    # Owner of its replies
+
+    def over(self, reply: Reply) -> None:
+        self._commits.remove(reply)
+        self._review(reply)
+
+    async def respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
         """To leave is not to cancel (TF-05): the call runs on, whatever ends this."""
         self._enter(reply)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp.web import BaseRequest, StreamResponse
 
@@ -21,6 +21,16 @@ from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready
 
 _JSON: Final = b"Content-Type: application/json\r\n"
+
+
+class Owner(Protocol):
+    """Who keeps a reply among the open ones."""
+
+    def over(self, reply: Reply) -> None:
+        """It was sent, or its client is gone."""
+
+    async def respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
+        """Let it be the answer to this request."""
 
 
 class Reply:
@@ -35,7 +45,6 @@ class Reply:
         "_batch",
         "_events",
         "_expected",
-        "_first",
         "_gone",
         "_lines",
         "_opening",
@@ -45,8 +54,10 @@ class Reply:
         "encode",
         "finished",
         "number",
+        "owner",
         "resumable",
         "streaming",
+        "told",
     )
 
     def __init__(
@@ -57,7 +68,11 @@ class Reply:
         opening: Callable[[Reply], bytes] | None = None,
         expected: int | None = None,
         resumable: bool = False,
+        owner: Owner | None = None,
     ) -> None:
+        self.owner = owner
+        self.told: Callable[[], None] | None = None
+        """Called once it is known whether it is a JSON text or a stream."""
         self.accepted = accepted
         self.encode = encode
         self.resumable = resumable
@@ -75,7 +90,6 @@ class Reply:
         self._status = 200
         self._lines = b""
         self._gone = False
-        self._first: asyncio.Future[None] | None = None
         self._stream: EventStream | None = None
 
     @property
@@ -163,10 +177,36 @@ class Reply:
         self._tell()
 
     def _tell(self) -> None:
-        if self._first is not None and not self._first.done():
-            self._first.set_result(None)
+        told, self.told = self.told, None
+        if told is not None:
+            told()
+
+    # From the connection, where a head was known (`repeated.Pending`)
+
+    @property
+    def decided(self) -> bool:
+        return self.finished or self.streaming
+
+    def ready(self) -> Ready | None:
+        """The whole answer; None if it is a stream."""
+        if self.streaming or not (self._answers or not self.accepted.sse):
+            return None
+        return self._json()
+
+    def sent(self) -> None:
+        if self.owner is not None:
+            self.owner.over(self)
+
+    def leave(self) -> None:
+        self._events.clear()
+        self._gone = True
+        self.sent()
 
     # From the handler of a POST, or of the GET that resumes its stream
+
+    async def go_on(self, request: BaseRequest) -> StreamResponse:
+        assert self.owner is not None
+        return await self.owner.respond(request, self)
 
     async def respond(
         self,
@@ -183,8 +223,9 @@ class Reply:
         """
         try:
             await self._decided(commits)
-            if not self.streaming and (self._answers or not self.accepted.sse):
-                return self._json()
+            ready = self.ready()
+            if ready is not None:
+                return ready
             stream = EventStream(unsent=limits.unsent, on_pressure=pressure)
             await stream.start(request, self._lines)
             for event in self._events:
@@ -206,12 +247,13 @@ class Reply:
                 self._gone = True
 
     async def _decided(self, commits: Deadlines[Reply]) -> None:
-        if self.finished or self.streaming:
+        if self.decided:
             return
-        self._first = asyncio.get_running_loop().create_future()
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.told = lambda: None if first.done() else first.set_result(None)
         commits.add(self)
         try:
-            await self._first
+            await first
         finally:
             commits.remove(self)
 

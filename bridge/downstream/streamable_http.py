@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from aiohttp import hdrs
@@ -25,8 +26,10 @@ from bridge.core.message import (
     Malformed,
     Message,
     Notification,
+    Params,
     Request,
     local_error,
+    params_of,
     read,
 )
 from bridge.downstream.http import PROOF, Ready, read_body
@@ -34,7 +37,8 @@ from bridge.downstream.legacy import LegacySession, gone
 from bridge.downstream.modern import ModernEndpoint
 from bridge.downstream.peers import Peers
 from bridge.downstream.proof import RELAYED
-from bridge.downstream.reply import declined, later, malformed, refused
+from bridge.downstream.repeated import learn
+from bridge.downstream.reply import Reply, declined, later, malformed, refused
 from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
 from bridge.era.suspend import goes_on
 from bridge.era.task_ids import METHODS as ABOUT_TASKS
@@ -46,8 +50,6 @@ SESSION_ID: Final = istr("Mcp-Session-Id")
 VERSION: Final = istr("MCP-Protocol-Version")
 LAST_EVENT_ID: Final = istr("Last-Event-ID")
 
-_ENVELOPE_MARK: Final = b"io.modelcontextprotocol"
-"""Without the slash behind it, which some writers escape."""
 _ALLOW: Final = b"Allow: GET, POST, DELETE\r\n"
 _ALLOW_MODERN: Final = b"Allow: POST\r\n"
 _FULL: Final = "The most sessions are open; try again later"
@@ -97,11 +99,12 @@ class StreamableHttp:
             return later(asked, "The bridge is shutting down", "draining")
         if RELAYED in request.headers:
             return await self._passed_on(request, accepted, message, body)
-        said = None
-        if isinstance(message, Request) and _ENVELOPE_MARK in body:
-            said = claims(message.method, message.params)
+        said = params = None
+        if isinstance(message, Request):
+            params = params_of(message)
+            said = claims(message.method, message.params) if params.enveloped else None
         if self._era(request, message, said) is Era.LEGACY:
-            return await self._legacy_post(request, accepted, message)
+            return await self._legacy_post(request, accepted, message, params)
         return await self._modern_post(request, accepted, message, said)
 
     def _era(self, request: BaseRequest, message: Message | Batch, said: Claims | None) -> Era:
@@ -145,14 +148,35 @@ class StreamableHttp:
     # Legacy
 
     async def _legacy_post(
-        self, request: BaseRequest, accepted: Accepted, message: Message | Batch
+        self, request: BaseRequest, accepted: Accepted, message: Message | Batch, params: Params | None
     ) -> StreamResponse:
         if isinstance(message, Request) and message.method == "initialize":
             return await self._initialize(request, accepted, message)
         session = self._session(request, message.id if isinstance(message, Request) else None)
         if isinstance(session, Ready):
             return session
-        return await session.post(request, accepted, message)
+        learn(request, partial(self._take, session.id, request.headers.get(VERSION), accepted))
+        return await session.post(request, accepted, message, params)
+
+    def _take(
+        self, session_id: str, version: str | None, accepted: Accepted, body: bytes
+    ) -> Ready | Reply | None:
+        """The same for a body under headers that led to a session before; None if it is for `_post`."""
+        session = self._relay.sessions.get(session_id)
+        if (
+            not isinstance(session, LegacySession)
+            or self._relay.draining
+            or len(body) > self._config.limits.body
+        ):
+            return None
+        negotiated = session.revision.name if session.revision is not None else None
+        message = read(body, depth=self._config.limits.depth)
+        if legacy_version(version, negotiated) is not None or isinstance(message, Batch | Malformed):
+            return None
+        params = params_of(message) if isinstance(message, Request) else None
+        if params is not None and (params.enveloped or message.method == "initialize"):
+            return None
+        return session.take(accepted, message, params)
 
     async def _initialize(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
         """Open a session, whatever session the request names: a client that initializes wants a new one."""
