@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import bridge
-from bridge import cli
+from bridge import cli, config
 from bridge.cli import main
 from bridge.config import Command, Config, Downstream, LogFormat, ProcessModel, Remote, Tls, Transport
 from bridge.core.headers import PROTECTED
@@ -35,11 +35,11 @@ class Daemon:
 
     status: int = 0
     fault: BaseException | None = None
-    configs: list[Config] = field(default_factory=list)
+    trees: list[config.Daemon] = field(default_factory=list)
     demo: bool | None = None
 
-    def run(self, config: Config, *, demo: bool) -> int:
-        self.configs.append(config)
+    def run(self, tree: config.Daemon, *, demo: bool) -> int:
+        self.trees.append(tree)
         self.demo = demo
         if self.fault:
             raise self.fault
@@ -69,9 +69,16 @@ def remote_of(config: Config) -> Remote:
     return config.upstream
 
 
-def configured(daemon: Daemon, *words: str, mode: str = "stdio-to-http") -> Config:
+def told(daemon: Daemon, *words: str, mode: str = "stdio-to-http") -> config.Daemon:
+    """The whole tree."""
     assert main([mode, *words]) == 0
-    return daemon.configs.pop()
+    return daemon.trees.pop()
+
+
+def configured(daemon: Daemon, *words: str, mode: str = "stdio-to-http") -> Config:
+    """The one server of the tree."""
+    (server,) = told(daemon, *words, mode=mode).servers
+    return server
 
 
 def refused(
@@ -79,7 +86,7 @@ def refused(
 ) -> str:
     """The line that a usage error is told in."""
     assert main([mode, *words]) == 2
-    assert daemon.configs == []
+    assert daemon.trees == []
     fault, hint = capsys.readouterr().err.splitlines()
     assert hint == f"Try 'mcp-bridge {mode} --help' for all options."
     return fault.removeprefix("mcp-bridge: ")
