@@ -465,6 +465,12 @@ def parse_caller(text: str) -> tuple[str, Path]:
     return parse_caller_name(name), Path(path)
 
 
+def parse_caller_token(text: str) -> tuple[str, str]:
+    """`NAME=TOKEN`. Raises ValueError, which never quotes the token."""
+    name, _, token = text.partition("=")
+    return parse_caller_name(name), parse_token(token)
+
+
 LONGEST_GLOB = 1024
 
 
