@@ -9,16 +9,17 @@ aiohttp nor an event loop.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import click
 
-from bridge import __version__
+from bridge import __version__, examples
 from bridge.config import Command, Config, Daemon, Remote, Timing
 from bridge.errors import BridgeError
 from bridge.options import (
@@ -35,11 +36,13 @@ from bridge.options import (
     PROCESSES,
     QUOTAS,
     REMOTE,
+    REPLAYING,
     REPLICAS,
     SERVER,
     SectionCommand,
     SectionOption,
 )
+from bridge.settings.commands import config_command, serve_command
 from bridge.settings.process import (
     LoggingOptions,
     ServingOptions,
@@ -67,7 +70,7 @@ from bridge.settings.servers import (
     remote_of,
     starting,
 )
-from bridge.values import Address, parse_url
+from bridge.values import Address, parse_command, parse_url
 
 PROGRAM = "mcp-bridge"
 
@@ -174,104 +177,7 @@ def _one_url(ctx: click.Context, param: click.Parameter, words: tuple[str, ...])
 _WORDS = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
 _URL = click.Argument(["url"], nargs=-1, metavar="URL", envvar="MCP_BRIDGE_URL", callback=_one_url)
 _TARGET = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="URL | -- COMMAND [ARG]...")
-_EXIT_STATUS = """\b
-Exit status:
-  0    stopped as asked, or at the end of its stdin
-  1    failed while running
-  2    the command line or the configuration is wrong
-  3    the address cannot be listened on
-  4    the server's program does not exist or cannot be executed
-  130  interrupted before it listened
-"""
 
-_VARIABLES = """\b
-Each option is also an environment variable: MCP_BRIDGE_LOG_LEVEL for --log-level, and so on.
-The command line goes before it. Repeatable ones hold several values, divided by white space;
-MCP_BRIDGE_ENV, MCP_BRIDGE_HEADER and MCP_BRIDGE_HEADER_FILE hold one a line.
-
-"""
-
-_STDIO_TO_HTTP = """\b
-Examples:
-  One server process per session (the default):
-    mcp-bridge stdio-to-http --cmd "npx -y @modelcontextprotocol/server-everything"
-  One process for all sessions:
-    mcp-bridge stdio-to-http --process shared -- uvx mcp-server-time
-  With four processes started ahead, for servers that start slowly:
-    mcp-bridge stdio-to-http --warm 4 --cmd "npx -y @modelcontextprotocol/server-memory"
-  A variable for the server, and a working directory:
-    mcp-bridge stdio-to-http --env 'API_KEY=${MY_KEY}' --cwd /srv/data -- ./server --verbose
-  For other machines, with a token and TLS:
-    mcp-bridge stdio-to-http --host 0.0.0.0 --allowed-host mcp.example.com \\
-      --auth-token-file token.txt --tls-cert cert.pem --tls-key key.pem -- ./server
-  On a Unix socket:
-    mcp-bridge stdio-to-http --uds /run/mcp.sock -- ./server
-  For old clients too, which know only HTTP+SSE:
-    mcp-bridge stdio-to-http --legacy-sse -- ./server
-
-"""
-
-_HTTP_TO_STDIO = """\b
-Examples:
-  Whatever the server speaks, Streamable HTTP or HTTP+SSE:
-    mcp-bridge http-to-stdio https://mcp.example.com/mcp
-  With a token from the environment:
-    mcp-bridge http-to-stdio --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
-  With one from a file, which is read again when the server refuses it:
-    mcp-bridge http-to-stdio --header-file 'Authorization: auth.txt' https://mcp.example.com/mcp
-  With certificates of an organisation's own:
-    mcp-bridge http-to-stdio --ca-file ca.pem --client-cert me.pem https://mcp.internal/mcp
-  On a Unix socket:
-    mcp-bridge http-to-stdio unix:/run/mcp.sock:/mcp
-
-"""
-
-_SSE_TO_STDIO = """\b
-Examples:
-  A server that speaks HTTP+SSE, known beforehand:
-    mcp-bridge sse-to-stdio https://mcp.example.com/sse
-  One behind a proxy, that names itself http://0.0.0.0:8000:
-    mcp-bridge sse-to-stdio --rewrite-endpoint https://mcp.example.com/sse
-
-"""
-
-_SSE_TO_HTTP = """\b
-Examples:
-  An old server for new clients, at http://127.0.0.1:8080/mcp:
-    mcp-bridge sse-to-http https://mcp.example.com/sse
-  Its own token for the server, another one for the clients:
-    mcp-bridge sse-to-http --header 'X-Api-Key: ${KEY}' --host 0.0.0.0 \\
-      --allowed-host mcp.example.com --auth-token-file token.txt http://old.internal:8000/sse
-
-"""
-
-_HTTP_TO_HTTP = """\b
-Examples:
-  A remote server at http://127.0.0.1:8080/mcp, with the credentials in one place:
-    mcp-bridge http-to-http --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
-  A new server for old clients, at http://127.0.0.1:8080/sse:
-    mcp-bridge http-to-http --legacy-sse --transport http https://mcp.example.com/mcp
-
-"""
-
-_TOP_EPILOG = """\b
-Examples:
-  A local server for clients that speak HTTP:
-    mcp-bridge stdio-to-http --cmd "npx -y @modelcontextprotocol/server-everything"
-  A remote server for a client that starts its servers itself:
-    mcp-bridge http-to-stdio --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
-  The same, if it speaks HTTP+SSE:
-    mcp-bridge sse-to-stdio https://mcp.example.com/sse
-  An HTTP+SSE server for clients that speak Streamable HTTP:
-    mcp-bridge sse-to-http http://127.0.0.1:8000/sse
-  A remote server for clients that speak HTTP, old ones too:
-    mcp-bridge http-to-http --legacy-sse https://mcp.example.com/mcp
-  What a server is, and what is wrong with it:
-    mcp-bridge doctor https://mcp.example.com/mcp
-  Without any other server, to try the bridge:
-    mcp-bridge stdio-to-http -- mcp-bridge demo-server
-
-"""
 
 _SETTINGS: dict[str, Any] = {
     "max_content_width": 100,
@@ -280,7 +186,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-@click.group(context_settings=_SETTINGS, epilog=_TOP_EPILOG + _EXIT_STATUS)
+@click.group(context_settings=_SETTINGS, epilog=examples.TOP + examples.EXIT_STATUS)
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def program() -> None:
     """Lets any MCP client talk to any MCP server."""
@@ -351,7 +257,7 @@ MODES = (
         _WORDS,
         options_of(SERVER, CONFINEMENT, *_SERVED),
         "Serve a stdio server over Streamable HTTP." + _WRITTEN,
-        _STDIO_TO_HTTP,
+        examples.STDIO_TO_HTTP,
     ),
     Mode(
         "http-to-stdio",
@@ -359,7 +265,7 @@ MODES = (
         _URL,
         options_of(*_OVER_STDIO, but=["--max-body", *_ADMIN]),
         "Make a remote server a local stdio one." + _URL_WRITTEN,
-        _HTTP_TO_STDIO,
+        examples.HTTP_TO_STDIO,
     ),
     Mode(
         "sse-to-stdio",
@@ -367,7 +273,7 @@ MODES = (
         _URL,
         options_of(*_OVER_STDIO, but=["--max-body", "--transport", *_ADMIN]),
         "Make an HTTP+SSE server a local stdio one." + _URL_WRITTEN,
-        _SSE_TO_STDIO,
+        examples.SSE_TO_STDIO,
     ),
     Mode(
         "sse-to-http",
@@ -375,7 +281,7 @@ MODES = (
         _URL,
         options_of(REMOTE, *_SERVED, but=[*_CHILDREN, "--transport"]),
         "Serve an HTTP+SSE server over Streamable HTTP." + _URL_WRITTEN,
-        _SSE_TO_HTTP,
+        examples.SSE_TO_HTTP,
     ),
     Mode(
         "http-to-http",
@@ -383,7 +289,7 @@ MODES = (
         _URL,
         options_of(REMOTE, *_SERVED, but=_CHILDREN),
         "Serve a remote server over Streamable HTTP." + _URL_WRITTEN,
-        _HTTP_TO_HTTP,
+        examples.HTTP_TO_HTTP,
     ),
 )
 
@@ -394,30 +300,11 @@ for _mode in MODES:
             callback=_mode.run,
             params=[_mode.argument, *_mode.options],
             help=_mode.text,
-            epilog=_mode.examples + _VARIABLES + _EXIT_STATUS,
+            epilog=_mode.examples + examples.VARIABLES + examples.EXIT_STATUS,
             # A server's own options, which follow its first word, stay its own.
             context_settings={"allow_interspersed_args": _mode.argument is not _WORDS},
         )
     )
-
-
-_DOCTOR = """\b
-Examples:
-  A server at a URL, Streamable HTTP or HTTP+SSE:
-    mcp-bridge doctor https://mcp.example.com/mcp
-  One that wants a token:
-    mcp-bridge doctor --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
-  A program that speaks stdio:
-    mcp-bridge doctor -- npx -y @modelcontextprotocol/server-everything
-  For a script:
-    mcp-bridge doctor --json --timeout 1m --cmd "uvx mcp-server-time"
-
-\b
-Exit status:
-  0    a client could work with it
-  1    none could; the last line says why, and what to do
-  2    the command line or the configuration is wrong
-"""
 
 
 def doctor(**options: Unpack[Examining]) -> int:
@@ -436,9 +323,87 @@ program.add_command(
         short_help="Say what a server is, and whether it works.",
         help="Say what a server is, and whether a client could work with it. No tool of it is called."
         + _WRITTEN,
-        epilog=_DOCTOR,
+        epilog=examples.DOCTOR,
     )
 )
+
+
+def replay(**options: Unpack[Replaying]) -> int:
+    upstream = replayed_on(options, _said())
+    from bridge import replay as replaying
+
+    return replaying.run(
+        options["file"],
+        upstream,
+        server=options["server"],
+        timeout=options["timeout"],
+        json=options["json"],
+    )
+
+
+def replayed_on(options: Replaying, said: Said) -> Command | Remote:
+    """The server of `--to`, or of the words after `--`. Raises click.UsageError."""
+    target = options["to"]
+    if target is not None and options["words"]:
+        raise click.UsageError("--to and a command after -- exclude each other; give one.")
+    if target is None and not options["words"]:
+        raise click.UsageError("No server to run it on: give --to URL, or a command after --.")
+    if target is None:
+        return command_of(options, said)
+    if _is_url(target):
+        options["url"] = _one_url(click.get_current_context(), _TO, (target,))
+        return remote_of(options, said)
+    try:
+        options["words"] = parse_command(target)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), click.get_current_context(), _TO) from None
+    return command_of(options, replace(said, level=lambda name: Level(3 * (name == "words"))))
+
+
+_TO = REPLAYING[0]
+_RECORDING = click.Argument(
+    ["file"], type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
+)
+_SERVER = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
+
+program.add_command(
+    SectionCommand(
+        "replay",
+        callback=replay,
+        params=[_RECORDING, _SERVER, *REPLAYING, *options_of(SERVER, REMOTE, but=["--cmd"])],
+        short_help="Run recorded traffic again, and compare answers.",
+        help="Run the traffic of --record again on a server, and show what is answered otherwise." + _WRITTEN,
+        epilog=examples.REPLAY,
+    )
+)
+program.add_command(
+    serve_command(
+        options_of(LISTENING, REPLICAS, ACCESS, OPERATION, LOGGING), examples.VARIABLES + examples.EXIT_STATUS
+    )
+)
+program.add_command(config_command())
+
+
+class Late(click.Command):
+    """A command of a bridge that runs; what it takes is known when it is called."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        commands: Mapping[str, click.Command] = importlib.import_module("bridge.admin.commands").COMMANDS
+        return commands[str(self.name)].make_context(info_name, args, parent, **extra)
+
+
+for _name, _help in {
+    "status": "Show what the servers of a running bridge are at.",
+    "sessions": "List the sessions of a running bridge.",
+    "children": "List the server processes of a running bridge.",
+    "drain": "Let a running bridge, or one server, finish and stop.",
+    "reload": "Let a running bridge read its file again.",
+    "log-level": "Show or set what a running bridge logs.",
+    "health": "Tell whether a running bridge is well.",
+}.items():
+    program.add_command(Late(_name, short_help=_help))
 
 
 @program.command("demo-server")

@@ -43,8 +43,11 @@ _CHECK: Final = 1.0
 """Seconds between two looks at whether the parent is still there."""
 
 
-def run(daemon: Daemon, *, demo: bool = False) -> int:
-    """Serve until told to stop; gives the exit status. Raises BridgeError for faults at start."""
+def run(daemon: Daemon, *, demo: bool = False, read: Callable[[], Daemon] | None = None) -> int:
+    """Serve until told to stop; gives the exit status. Raises BridgeError for faults at start.
+
+    `read` gives the tree anew, if it came from a file.
+    """
     _hold_places()
     over_stdio = any(config.downstream is Downstream.STDIO for config in daemon.servers)
     # Before anything may print.
@@ -52,7 +55,7 @@ def run(daemon: Daemon, *, demo: bool = False) -> int:
     stop_logging = telemetry.setup(daemon.log)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(daemon, demo) if own is None else _wrap(daemon, own))
+            runner.run(_serve(daemon, demo, read) if own is None else _wrap(daemon, own))
     finally:
         stop_logging()
     return 0
@@ -76,9 +79,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(daemon: Daemon, demo: bool) -> None:
+async def _serve(daemon: Daemon, demo: bool, read: Callable[[], Daemon] | None) -> None:
     with _signals(hup=daemon.file is None) as told:
-        async with running(daemon, os.environ, read=_reader(daemon)) as (gateway, served):
+        async with running(daemon, os.environ, read=read) as (gateway, served):
             _announce(daemon, served.url, served.listening, demo=demo)
             _settle_memory()
             async with anyio.create_task_group() as tasks:
@@ -90,14 +93,6 @@ async def _serve(daemon: Daemon, demo: bool) -> None:
             served.stop_accepting()
             await gateway.drained(gateway.daemon.drain)
     log.info("stopped")
-
-
-def _reader(daemon: Daemon) -> Callable[[], Daemon] | None:
-    if daemon.file is None:
-        return None
-    from bridge import settings
-
-    return partial(settings.load, daemon.file, os.environ)
 
 
 def _announce(daemon: Daemon, url: str, listening: str, *, demo: bool) -> None:

@@ -7,6 +7,7 @@ too: without secrets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,12 +17,13 @@ import click
 
 from bridge.settings.document import Document
 from bridge.settings.faults import Faults, Keys, spell_keys
-from bridge.settings.keys import WHOLE, Form, Key, Spec, walk
+from bridge.settings.keys import WAYS, WHOLE, Form, Key, Spec, walk
 from bridge.settings.references import Text, resolve
 from bridge.values import (
     parse_audit,
     parse_caller_token,
     parse_header,
+    parse_mode,
     parse_place,
     parse_token,
     parse_url,
@@ -47,10 +49,11 @@ class Reading:
         self._environ = environ
 
     def fault(self, keys: Keys, text: str) -> None:
-        self.faults.add(self.document.file, self.document.line(keys), keys, text)
+        """Told with its place; options that it speaks of become keys."""
+        self.faults.add(self.document.file, self.document.line(keys), keys, in_keys(text))
 
     def warn(self, keys: Keys, text: str) -> None:
-        self.faults.warn(self.document.file, self.document.line(keys), keys, text)
+        self.faults.warn(self.document.file, self.document.line(keys), keys, in_keys(text))
 
     def raw(self, keys: Keys) -> Any:
         """What is there, or None."""
@@ -171,6 +174,8 @@ class Reading:
 def _expected(key: Key) -> str:
     if key.option.read is click.BOOL:
         return "true or false"
+    if key.option.read is parse_mode:
+        return 'a string of octal digits such as "027"'
     if key.form is Form.WORDS:
         return "a string, or an array of strings,"
     return "a number" if isinstance(key.option.read, click.IntRange) else "a string"
@@ -206,3 +211,11 @@ def _elsewhere(name: str) -> Iterator[tuple[str, ...]]:
     for way, _ in walk(WHOLE):
         if way[-1] == name:
             yield way if way[0] != "defaults" else ("servers", "NAME", *way[1:])
+
+
+_OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
+
+
+def in_keys(text: str) -> str:
+    """What is said of options, said of keys."""
+    return _OPTION.sub(lambda found: spell_keys(WAYS[found[0]]) if found[0] in WAYS else found[0], text)

@@ -20,7 +20,7 @@ from bridge.config import Access, Admin, Audit, Command, Config, Daemon, Listen,
 from bridge.settings.clients import converted
 from bridge.settings.document import Document, Unreadable, open_document
 from bridge.settings.entry import Entry, config_of, identity_faults, unsaid
-from bridge.settings.faults import Faults, Keys, spell_keys
+from bridge.settings.faults import Faults, Keys
 from bridge.settings.keys import DEFAULTS, INCLUDED, OF_SERVERS, PROCESS, SERVER_TABLE, WAYS, WHOLE
 from bridge.settings.permitted import is_permitted
 from bridge.settings.process import (
@@ -34,7 +34,7 @@ from bridge.settings.process import (
     replicas_of,
     tracing_of,
 )
-from bridge.settings.reading import Reading, Shown, Values, unknown
+from bridge.settings.reading import Reading, Shown, Values, in_keys, unknown
 from bridge.settings.said import Clash, Level, Said, Wrong, parameter
 from bridge.settings.servers import Shared
 from bridge.settings.show import shown_server
@@ -166,7 +166,7 @@ class _Tree:
         return self._elsewhere.levels.get(name, Level.FILE if name in self._values else Level.UNSAID)
 
     def _warn(self, text: str) -> None:
-        self._faults.warn(self._main.document.file, 0, (), _in_keys(text))
+        self._faults.warn(self._main.document.file, 0, (), in_keys(text))
 
     def _default(self, names: set[str]) -> str | None:
         name: str | None = {**self._values, **self._elsewhere.values}.get("default")
@@ -282,15 +282,15 @@ class _Tree:
                 return None
             reading, keys = place(fault.option)
             if fault.part is not None and isinstance(reading.raw(keys), dict):
-                reading.fault((*keys, fault.part), _in_keys(fault.fault))
+                reading.fault((*keys, fault.part), fault.fault)
             else:
-                reading.fault(keys, _in_keys(fault.message))
+                reading.fault(keys, fault.message)
         except Clash as fault:
             reading, keys = place(fault.names[-1])
-            reading.fault(keys, _in_keys(fault.message.rstrip(".")))
+            reading.fault(keys, fault.message.rstrip("."))
         except click.UsageError as fault:
             reading, keys = (self._main, ()) if entry is None else (entry.reading, entry.keys)
-            reading.fault(keys, _in_keys(fault.message))
+            reading.fault(keys, fault.message)
         return None
 
     def _place(self, option: str) -> tuple[Reading, Keys]:
@@ -317,11 +317,3 @@ class _Tree:
             entry.name: shown_server(config, entry.shown, self._shown_defaults) for entry, config in servers
         }
         return shown
-
-
-_OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
-
-
-def _in_keys(text: str) -> str:
-    """What is said of options, said of keys."""
-    return _OPTION.sub(lambda found: spell_keys(WAYS[found[0]]) if found[0] in WAYS else found[0], text)
