@@ -62,7 +62,7 @@ def open_document(file: Path) -> Document:
     try:
         return Document(file, tomllib.loads(text), toml_lines.lines_of(text))
     except tomllib.TOMLDecodeError as fault:
-        raise _not_toml(str(fault)) from None
+        raise _not_toml(str(fault), text) from None
     except RecursionError:
         raise Unreadable("not TOML: it is nested too deeply") from None
 
@@ -77,19 +77,18 @@ def _is_json(file: Path, text: str) -> bool:
 _WHERE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
-def _not_toml(text: str) -> Unreadable:
-    found = _WHERE.search(text)
-    line = int(found[1]) if found and found[1] else 0
-    told = _WHERE.sub(", at its end" if found and not line else "", text)
+def _not_toml(fault: str, text: str) -> Unreadable:
+    found = _WHERE.search(fault)
+    line = int(found[1]) if found and found[1] else text.rstrip("\n").count("\n") + 1
+    told = _WHERE.sub("", fault)
     return Unreadable(f"not TOML: {told[:1].lower()}{told[1:]}", line)
 
 
 def regular_text(file: Path, most: int) -> str:
     """The text of a file. Raises ValueError; what is no regular file could make us wait for ever."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        with open(file, "rb", opener=_open_at_once) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise ValueError("is no regular file")
             text = opened.read(most + 1)
     except OSError as fault:
@@ -100,3 +99,7 @@ def regular_text(file: Path, most: int) -> str:
         return text.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8") from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

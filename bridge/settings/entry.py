@@ -15,7 +15,7 @@ import click
 from bridge.config import Config, Replicas
 from bridge.options import SectionOption
 from bridge.settings.faults import Keys
-from bridge.settings.keys import EVERY, REACHED, SERVER_TABLE, STARTED, Form, Spec, walk
+from bridge.settings.keys import EVERY, REACHED, STARTED, Form, Spec, walk
 from bridge.settings.reading import Reading, Shown, Values
 from bridge.settings.said import Level, Said
 from bridge.settings.servers import ServedServer, Shared, StartedServer, reaching_served, starting
@@ -44,8 +44,8 @@ class Entry:
         return "url" in self.values
 
 
-def config_of(entry: Entry, defaults: Values, shared: Shared, said: Said) -> Config:
-    """The server, at its own path. Raises click.UsageError."""
+def config_of(entry: Entry, defaults: Values, unsaid: Values, shared: Shared, said: Said) -> Config:
+    """The server, at its own path; `unsaid` is what options are otherwise. Raises click.UsageError."""
     values = merged(defaults, entry)
     path = PLACE.format(entry.name)
     shared = replace(
@@ -53,7 +53,7 @@ def config_of(entry: Entry, defaults: Values, shared: Shared, said: Said) -> Con
     )
     levels = said.level
     here = replace(said, level=lambda name: Level.FILE if name in values else levels(name))
-    options = {**unsaid(SERVER_TABLE), **values}
+    options = {**unsaid, **values}
     if entry.remote:
         config = reaching_served(cast("ServedServer", options), here, shared)
     else:
@@ -69,6 +69,10 @@ def identity_faults(entry: Entry) -> Iterable[tuple[Keys, str]]:
         yield entry.keys, "no server: give command, cmd or url"
     if len(given) > 1:
         yield (*entry.keys, given[1]), f"{' and '.join(given)} exclude each other; give one"
+    for name in ("command", "cmd"):
+        words = entry.values.get(name)
+        if words is not None and not (words and words[0]):
+            yield (*entry.keys, name), "names no program"
     if given != ["url"]:
         for name in raw.keys() & REACHED.keys() if "url" not in given else ():
             yield (*entry.keys, name), "is for servers at a url, and this one is a program"
@@ -97,7 +101,7 @@ def merged(defaults: Values, entry: Entry) -> Values:
     return values
 
 
-def unsaid(spec: Spec) -> Values:
+def unsaid_of(spec: Spec) -> Values:
     """What each option of a table is where nobody says anything."""
     return {key.name: _default(key.option) for _, key in walk(spec)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ def spell_keys(keys: Keys) -> str:
         if isinstance(key, int):
             text += f"[{key}]"
         else:
-            text += ("." if text else "") + (key if _BARE.fullmatch(key) else f'"{key}"')
+            text += ("." if text else "") + (key if _BARE.fullmatch(key) else json.dumps(key))
     return text
 
 
@@ -41,12 +42,12 @@ class Note:
 
 
 class Faults:
-    """Collects them. `elsewhere` are those of no file, such as of an option."""
+    """Collects them, those of `main` before those of other files. `elsewhere` are of no file."""
 
-    def __init__(self) -> None:
+    def __init__(self, main: Path) -> None:
         self._notes: list[Note] = []
         self._warnings: list[Note] = []
-        self._files: dict[Path, int] = {}
+        self._files: dict[Path, int] = {main: 0}
         self.elsewhere: list[str] = []
 
     def __len__(self) -> int:

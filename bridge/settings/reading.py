@@ -17,7 +17,7 @@ import click
 
 from bridge.settings.document import Document
 from bridge.settings.faults import Faults, Keys, spell_keys
-from bridge.settings.keys import WAYS, WHOLE, Form, Key, Spec, walk
+from bridge.settings.keys import PROCESS, SERVER_TABLE, WAYS, Form, Key, Spec, walk
 from bridge.settings.references import Text, resolve
 from bridge.values import (
     parse_audit,
@@ -208,9 +208,12 @@ def unknown(name: str, spec: Spec) -> str:
 
 
 def _elsewhere(name: str) -> Iterator[tuple[str, ...]]:
-    for way, _ in walk(WHOLE):
+    for way, _ in walk(PROCESS):
         if way[-1] == name:
-            yield way if way[0] != "defaults" else ("servers", "NAME", *way[1:])
+            yield way
+    for way, _ in walk(SERVER_TABLE):
+        if way[-1] == name:
+            yield "servers", "NAME", *way
 
 
 _OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")

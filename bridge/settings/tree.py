@@ -19,7 +19,7 @@ import click
 from bridge.config import Access, Admin, Audit, Command, Config, Daemon, Listen, Record, Replicas
 from bridge.settings.clients import converted
 from bridge.settings.document import Document, Unreadable, open_document
-from bridge.settings.entry import Entry, config_of, identity_faults, unsaid
+from bridge.settings.entry import Entry, config_of, identity_faults, unsaid_of
 from bridge.settings.faults import Faults, Keys
 from bridge.settings.keys import DEFAULTS, INCLUDED, OF_SERVERS, PROCESS, SERVER_TABLE, WAYS, WHOLE
 from bridge.settings.permitted import is_permitted
@@ -65,7 +65,7 @@ class Loaded:
 
 def read(file: Path, environ: Mapping[str, str], elsewhere: Elsewhere | None = None) -> Loaded:
     """Read a configuration, as often as one likes. Raises UsageFault with all that is wrong, one a line."""
-    faults = Faults()
+    faults = Faults(file)
     document = _opened(file, faults)
     faults.hold()
     assert document is not None
@@ -91,6 +91,7 @@ class _Tree:
         """Where each server is, by its name."""
         self._values: Values = {}
         self._defaults: Values = {}
+        self._unsaid = unsaid_of(SERVER_TABLE)
         self._shown: Shown = {}
         self._shown_defaults: Shown = {}
         self._said = Said(self._level, self._left, self._warn, literal=True)
@@ -134,7 +135,7 @@ class _Tree:
     def _process(self, sound: set[str]) -> tuple[Shared, Daemon]:
         """Everything but the servers; a table with a fault of its own is looked at no further."""
         said = self._said
-        given = {**unsaid(PROCESS), "caller": (), **self._values, **self._elsewhere.values}
+        given = {**unsaid_of(PROCESS), "caller": (), **self._values, **self._elsewhere.values}
         options = cast("ServingOptions", given)
 
         def made(build: Callable[[], T], otherwise: T, *tables: str) -> T:
@@ -258,7 +259,10 @@ class _Tree:
             by_default = entry.reading.raw(own) is None and self._main.raw(common) is not None
             return (self._main, common) if by_default else (entry.reading, own)
 
-        config = self._made(lambda: config_of(entry, self._defaults, shared, self._said), place, entry)
+        def build() -> Config:
+            return config_of(entry, self._defaults, self._unsaid, shared, self._said)
+
+        config = self._made(build, place, entry)
         patterns = self._values.get("allowed_commands")
         if config is None or patterns is None or not isinstance(config.upstream, Command):
             return config
