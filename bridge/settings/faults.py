@@ -61,11 +61,11 @@ class Faults:
         self._notes.append(self._note(file, line, keys, text))
 
     def warn(self, file: Path, line: int, keys: Keys, text: str) -> None:
-        self._warnings.append(self._note(file, line, keys, f"warning: {text}"))
+        self._warnings.append(self._note(file, line, keys, text, "warning: "))
 
-    def _note(self, file: Path, line: int, keys: Keys, text: str) -> Note:
+    def _note(self, file: Path, line: int, keys: Keys, text: str, kind: str = "") -> Note:
         number = self._files.setdefault(file, len(self._files))
-        return Note(number, line, file, f"{spell_keys(keys)}: {text}" if keys else text)
+        return Note(number, line, file, f"{kind}{spell_keys(keys)}: {text}" if keys else f"{kind}{text}")
 
     def hold(self) -> None:
         """Raises UsageFault if there are any, one a line."""

@@ -23,7 +23,7 @@ def shown_server(config: Config, own: Shown, defaults: Shown) -> Shown:
     match config.upstream:
         case Command() as command:
             # A word after the name of a secret is hidden, and whatever looks like one.
-            identity: Shown = {"command": shlex.split(telemetry.spell_command(command.argv))}
+            identity: Shown = {"command": shlex.split(telemetry.spell_command(_words(command, own)))}
             foreign = REACHED
         case Remote() as remote:
             identity = {"url": shown_url(remote)}
@@ -32,13 +32,22 @@ def shown_server(config: Config, own: Shown, defaults: Shown) -> Shown:
     return identity | _over(above, {name: value for name, value in own.items() if name not in IDENTITY})
 
 
+def _words(command: Command, own: Shown) -> list[str]:
+    """The command, less what was read from files."""
+    args, first = own.get("args", []), own.get("command")
+    if first is None:
+        words = command.argv[: len(command.argv) - len(args)]
+        return [*((HIDDEN,) if own.get("cmd") == HIDDEN else words), *args]
+    return [*(first if isinstance(first, list) else (first,)), *args]
+
+
 def shown_url(remote: Remote) -> str:
     """Path and query stay out, for there are services that put the key there."""
     if remote.socket is not None:
         return f"unix:{remote.socket}:/{HIDDEN}"
     url = urlsplit(remote.url)
     plain = url.path in ("", "/") and not url.query
-    return f"{url.scheme}://{url.netloc}/{'' if plain else HIDDEN}"
+    return f"{url.scheme}://{url.netloc}{url.path if plain else f'/{HIDDEN}'}"
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Shown:
@@ -73,12 +82,12 @@ def _table(keys: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _value(name)
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False).translate(_UNFIT)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).translate(_UNFIT)
+        return json.dumps(value.replace("${", "$${"), ensure_ascii=False).translate(_UNFIT)
     return json.dumps(value)
