@@ -344,11 +344,11 @@ def replay(**options: Unpack[Replaying]) -> int:
 def replayed_on(options: Replaying, said: Said) -> Command | Remote:
     """The server of `--to`, or of the words after `--`. Raises click.UsageError."""
     target = options["to"]
-    if target is not None and options["words"]:
+    if target and options["words"]:
         raise click.UsageError("--to and a command after -- exclude each other; give one.")
-    if target is None and not options["words"]:
+    if not target and not options["words"]:
         raise click.UsageError("No server to run it on: give --to URL, or a command after --.")
-    if target is None:
+    if not target:
         return command_of(options, said)
     if _is_url(target):
         options["url"] = _one_url(click.get_current_context(), _TO, (target,))
