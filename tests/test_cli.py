@@ -34,6 +34,7 @@ from bridge.config import (
     Rate,
     Record,
     Remote,
+    Replicas,
     Rule,
     Tls,
     Tracing,
@@ -623,6 +624,18 @@ def test_what_watches_reaches_the_tree_of_every_mode(daemon: Daemon, mode: str) 
     assert tree.servers[0].policy.tools == Rule(deny=("x",))
 
 
+def test_peers_have_names_and_common_keys(
+    daemon: Daemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYS", SECRET)
+    words = ("--replica", "a", "--state-key-env", "KEYS", "--peer", "b=http://b:8080/mcp")
+    replicas = configured(daemon, *words, *SERVER).replicas
+    assert replicas == Replicas(name="a", keys=SECRET, peers=(("b", "http://b:8080/mcp"),))
+    assert SECRET not in repr(replicas)
+    assert "KEYS" not in os.environ
+    assert "'--peer': peers need names" in refused(capsys, daemon, *words[-2:], *SERVER)
+
+
 def test_audit_log_may_be_the_journal(daemon: Daemon) -> None:
     assert told(daemon, "--audit-log", "journal", *SERVER).audit == Audit(target=AuditTarget.JOURNAL)
     assert told(daemon, "--audit-log", "./journal", *SERVER).audit.path == Path("journal")
@@ -647,6 +660,8 @@ def test_callers_have_tokens_of_their_own(
     assert refused(capsys, daemon, *words, *SERVER).endswith("'--caller': bob: has the same token as alice")
     same = ("--auth-token-file", f"{tmp_path}/bob", *words[:2])
     assert refused(capsys, daemon, *same, *SERVER).endswith("'--caller': alice: has the token of everybody")
+    (tmp_path / "bob").write_text("short")
+    assert "'--caller': bob: the token must have" in refused(capsys, daemon, *words, *SERVER)
     twice = (*words[:2], *words[:2])
     assert refused(capsys, daemon, *twice, *SERVER).endswith("'--caller': alice: is given twice")
 

@@ -23,7 +23,7 @@ from bridge.config import (
     Tls,
     Tracing,
 )
-from bridge.settings.said import Said, Wrong, prevailing
+from bridge.settings.said import Said, Wrong, parameter, prevailing
 from bridge.values import TOKEN_LENGTH, Place, is_loopback, parse_token
 
 
@@ -223,7 +223,7 @@ def admin_of(options: AdminOptions, said: Said) -> Admin:
     place, mode = options["admin"], options.get("admin_uds_mode")
     form = said.prevailing("--admin-token", "--admin-token-file", "--admin-token-env")
     if place is None:
-        if form and said.level(form[2:].replace("-", "_")).deliberate:
+        if form and said.level(parameter(form)).deliberate:
             raise Wrong(form, "is for the operator's listener; give --admin LISTEN too")
         if mode is not None:
             raise Wrong("--admin-uds-mode", "has no socket to apply to; give --admin unix:PATH too")

@@ -7,6 +7,7 @@ too: without secrets.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -141,7 +142,7 @@ class Reading:
     def _read(self, key: Key, name: str, text: Text) -> Any:
         value = _anchored(key, text.value, self.document.base)
         if key.form is Form.TABLE:
-            if not name or key.between.strip() in name:
+            if not name or key.between.strip() in name or "\0" in name:
                 raise ValueError("is no name")
             value = f"{name}{key.between}{value}"
         if (
@@ -158,7 +159,7 @@ class Reading:
         """A value as one would type it."""
         if isinstance(value, str):
             try:
-                return resolve(value, self._environ, self.document.base)
+                return _fit(resolve(value, self._environ, self.document.base))
             except ValueError as fault:
                 self.fault(keys, str(fault))
                 return None
@@ -169,6 +170,17 @@ class Reading:
             return Text(f"{value}")
         self.fault(keys, f"{_expected(key)} expected")
         return None
+
+
+def _fit(text: Text) -> Text:
+    """What the system can be given as an argument, a variable or a path. Raises ValueError otherwise."""
+    try:
+        odd = b"\0" in os.fsencode(text.value)
+    except UnicodeEncodeError:
+        odd = True
+    if odd:
+        raise ValueError("holds what is no text")
+    return text
 
 
 def _expected(key: Key) -> str:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-import click
-
 from bridge.config import Access, Admin, Audit, Command, Config, Daemon, Listen, Record, Replicas
 from bridge.settings.clients import converted
 from bridge.settings.document import Document, Unreadable, open_document
@@ -262,7 +260,7 @@ class _Tree:
         def build() -> Config:
             return config_of(entry, self._defaults, self._unsaid, shared, self._said)
 
-        config = self._made(build, place, entry)
+        config = self._made(build, place)
         patterns = self._values.get("allowed_commands")
         if config is None or patterns is None or not isinstance(config.upstream, Command):
             return config
@@ -274,9 +272,7 @@ class _Tree:
 
     # Faults of what was made of values
 
-    def _made(
-        self, build: Callable[[], T], place: Callable[[str], tuple[Reading, Keys]], entry: Entry | None = None
-    ) -> T | None:
+    def _made(self, build: Callable[[], T], place: Callable[[str], tuple[Reading, Keys]]) -> T | None:
         """What is built, if it can be; else the fault is told with the place of its key."""
         try:
             return build()
@@ -290,11 +286,11 @@ class _Tree:
             else:
                 reading.fault(keys, fault.message)
         except Clash as fault:
+            if self._level(parameter(fault.names[-1])) > Level.FILE:
+                self._faults.elsewhere.append(fault.message)
+                return None
             reading, keys = place(fault.names[-1])
             reading.fault(keys, fault.message.rstrip("."))
-        except click.UsageError as fault:
-            reading, keys = (self._main, ()) if entry is None else (entry.reading, entry.keys)
-            reading.fault(keys, fault.message)
         return None
 
     def _place(self, option: str) -> tuple[Reading, Keys]:

@@ -160,6 +160,7 @@ def test_name_that_cannot_be_part_of_a_path_becomes_one_that_can(
         ('{\n"disabled": "perhaps", "command": "x"}', "2: servers.x.disabled: 'perhaps' is not a valid"),
         ("{}", "1: servers.x: no server: give command, cmd or url"),
         ('{"command": "x",\n"url": "http://x"}', "2: servers.x.url: command and url exclude"),
+        ('{"command": "\\ud800"}', "1: servers.x.command: holds what is no text"),
         ("5", "1: mcpServers.x: an object expected"),
     ],
 )  # fmt: skip

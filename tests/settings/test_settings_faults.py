@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from bridge import settings
 from bridge.core.headers import PROTECTED
 from bridge.errors import UsageFault
+from bridge.settings import tree
+from bridge.settings.keys import PROCESS as PROCESS_TABLES
+from bridge.settings.keys import SERVER_TABLE, walk
 from bridge.settings.tree import read
 
 TOKEN = "abcdefghij0123456789"
@@ -150,6 +154,10 @@ PROCESS = [
     ('[audit]\nlog = "x"\narguments = ["a"]\n', "3: audit.arguments[0]: 'a' is not TOOL.ARGUMENT"),
     ("[record]\nsecrets = true\n", "2: record.secrets: is said of a recording; give record.file FILE too"),
     ('[log]\nlevel = "loud"\n', "2: log.level: 'loud' is not one of 'debug', 'info', 'warning', 'error'."),
+    (
+        '[admin]\nuds_mode = "600"\n',
+        "2: admin.uds_mode: has no socket to apply to; give admin.listen unix:PATH too",
+    ),
     ('default = "two"\n', "1: default: there is no server two"),
     ('drain_timeout = "0"\n', "1: drain_timeout: must be longer than 0"),
     ('allowed_commands = ["two"]\n', "3: servers.one.command: one is not among the allowed_commands"),
@@ -168,6 +176,8 @@ SERVER = [
     ("command = []", "2: servers.x.command: names no program"),
     ('cmd = " "', "2: servers.x.cmd: names no program"),
     ('command = "x"\nenv = {"A=B" = "1"}', '3: servers.x.env."A=B": is no name'),
+    ('command = "x"\nenv = {"A\\u0000" = "1"}', '3: servers.x.env."A\\u0000": is no name'),
+    ('command = "x"\nenv = {A = "\\u0000"}', "3: servers.x.env.A: holds what is no text"),
     ('command = "x"\nenv = ["A=1"]', "3: servers.x.env: a table expected"),
     (
         'command = "x"\nrlimits = {files = 1}',
@@ -231,6 +241,28 @@ def test_fault_of_one_server_hides_no_fault_of_another(faults: Callable[..., lis
     assert [line.partition(":")[0] for line in faults(text)] == ["3", "6"]
 
 
+def test_servers_that_are_no_tables_are_refused(faults: Callable[..., list[str]]) -> None:
+    assert faults("servers = 5") == ["1: servers: tables [servers.NAME] expected"]
+
+
+def test_servers_and_included_files_are_bounded(
+    faults: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "MOST_SERVERS", 1)
+    monkeypatch.setattr(tree, "MOST_FILES", 1)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.conf").touch()
+    assert faults('include = ["*.conf"]\n' + ONE + ONE.replace("one", "two")) == [
+        "1: include[0]: more than 1 files",
+        "4: servers.two: more than 1 servers",
+    ]
+
+
+def test_program_in_a_line_is_held_against_the_list_too(faults: Callable[..., list[str]]) -> None:
+    text = 'allowed_commands = ["good"]\n[servers.x]\ncmd = "evil -x"\n'
+    assert faults(text) == ["3: servers.x.cmd: evil is not among the allowed_commands"]
+
+
 def test_more_faults_than_anybody_reads_are_counted(faults: Callable[..., list[str]]) -> None:
     lines = faults("".join(f"x{number} = 1\n" for number in range(150)) + ONE)
     assert (len(lines), lines[-1]) == (101, "and 50 more")
@@ -281,3 +313,21 @@ def test_faults_of_included_files_are_told_with_their_own_names(file: Path, tmp_
         f"{tmp_path}/c.toml:1: not TOML: invalid initial character for a key part",
         f"{tmp_path}/d.json: only TOML can be included",
     ]
+
+
+ODD = (
+    "5", "-1", "true", '""', '"x"', "[]", "[[]]", "{}", "{a = 1}", '{a = "b"}', '["a"]', "1.5", "nan", "-inf",
+    "2020-01-01", '"\\u0000"', '"${file:.}"', '"a\\nb"',
+)  # fmt: skip
+WAYS = [
+    *(".".join(way) for way, _ in walk(PROCESS_TABLES)),
+    *(f"{table}.{'.'.join(way)}" for way, _ in walk(SERVER_TABLE) for table in ("servers.x", "defaults")),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_value_of_any_key_is_more_than_a_fault(file: Path, way: str) -> None:
+    for value in ODD:
+        file.write_text(f"{way} = {value}\n{'' if way.startswith('servers.') else ONE}")
+        with suppress(UsageFault):
+            settings.load(file, {})

@@ -394,6 +394,12 @@ def test_fault_of_what_is_said_elsewhere_has_its_place_there(file: Path) -> None
     assert second == "'--default': there is no server two"
 
 
+def test_alternatives_that_are_both_said_elsewhere_are_told_as_options(file: Path) -> None:
+    file.write_text(ONE)
+    with pytest.raises(UsageFault, match=r"^--uds and --port exclude each other; give one\.$"):
+        read(file, {}, elsewhere(Level.COMMAND_LINE, uds=Path("s"), port=1))
+
+
 # -- includes
 
 
