@@ -390,7 +390,10 @@ class Late(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        commands: Mapping[str, click.Command] = importlib.import_module("bridge.admin.commands").COMMANDS
+        try:
+            commands: Mapping[str, click.Command] = importlib.import_module("bridge.admin.commands").COMMANDS
+        except ModuleNotFoundError as fault:
+            raise click.ClickException(f"{self.name} needs {fault.name}, which is not installed") from None
         return commands[str(self.name)].make_context(info_name, args, parent, **extra)
 
 

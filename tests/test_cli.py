@@ -794,6 +794,15 @@ def test_commands_for_a_bridge_that_runs_are_loaded_when_they_are_called(
     assert "Try 'mcp-bridge drain --help'" in capsys.readouterr().err
 
 
+def test_command_whose_module_is_missing_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "bridge.admin", None)
+    monkeypatch.delitem(sys.modules, "bridge.admin.commands", raising=False)
+    assert main(["status"]) == 1
+    assert capsys.readouterr().err.startswith("mcp-bridge: status needs bridge.admin")
+
+
 # -- exit status and faults
 
 
