@@ -11,6 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bridge.core.quota import Quota as Quota
+from bridge.core.quota import Rate as Rate
 from bridge.core.rules import Policy as Policy
 from bridge.core.rules import Rule as Rule
 from bridge.era.revisions import Era
@@ -244,29 +246,6 @@ class Replicas:
     name: str = ""
     keys: str | Path | None = field(default=None, repr=False)
     peers: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """`each` per second in the long run, and up to `burst` at once."""
-
-    each: float
-    burst: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What one caller may have of one server; None means no limit."""
-
-    concurrent: int | None = None
-    """Requests in flight; subscriptions count."""
-    rate: Rate | None = None
-    """Requests."""
-    sessions: int | None = None
-    """Legacy sessions open at a time."""
-    starts: Rate | None = None
-    """What may make the bridge start a process or open an upstream session: an initialize, or the
-    first modern request of a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,9 @@ class Host(Keeper, Protocol):
     async def open(self, *, fresh: bool, era: Era) -> Link:
         """A link on which nothing was asked. Raises ServerFault."""
 
+    def charge_start(self, caller: str) -> None:
+        """Count one more upstream session of this caller's. Raises CallerLimit."""
+
     def expect(self, upstreams: int) -> None:
         """So many links may be wanted at short notice."""
 
@@ -89,12 +92,13 @@ class Crossing:
         self._stocking = False
         self._each = config.limits.upstreams_per_subject
 
-    async def link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
+    async def link(self, asked: Request, subject: str, caller: str) -> Link | Response | Elsewhere:
         """The upstream session for a request; the answer, if it names a call that cannot be gone on with.
 
-        Raises ServerFault; PoolFull if there is no room for one more.
+        Raises ServerFault; PoolFull if there is no room for one more, CallerLimit if `caller` may have none.
         """
         if self._config.isolation is Isolation.REQUEST:
+            self._host.charge_start(caller)
             return await self._open(NOTHING, CLIENT, None)
         shared = self._config.isolation is Isolation.SHARED
         if not (subject or shared):
@@ -108,7 +112,7 @@ class Crossing:
         identity = CLIENT
         if self._terms.forward_identity and envelope.client:
             identity = bytes(envelope.client)
-        session = await self._session("" if shared else subject, identity, wanted, asked.method)
+        session = await self._session("" if shared else subject, identity, wanted, asked.method, caller)
         session.wanted += 1
         try:
             return await session.kept.get()
@@ -129,8 +133,11 @@ class Crossing:
 
     # Which one
 
-    async def _session(self, subject: str, identity: bytes, wanted: Capabilities, method: str) -> _Session:
+    async def _session(
+        self, subject: str, identity: bytes, wanted: Capabilities, method: str, caller: str
+    ) -> _Session:
         patience = asyncio.get_running_loop().time() + self._config.timing.queue
+        charged = False
         while True:
             # Looked up again after each wait, in which those without a session are forgotten.
             mine = self._held.setdefault((subject, identity), {})
@@ -140,6 +147,9 @@ class Crossing:
                 session = mine.pop(choice.fingerprint)
                 mine[choice.fingerprint] = session  # used last
                 break
+            if not charged:
+                self._host.charge_start(caller)
+                charged = True
             if choice.close is not None:
                 self._let_go(mine, choice.close)
             if self._has_room():

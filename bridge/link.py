@@ -25,6 +25,7 @@ from bridge.core.events import (
     Asked,
     Down,
     Ended,
+    Entered,
     Event,
     Exchange,
     Left,
@@ -249,15 +250,21 @@ class Link:
         wants_log: bool = False,
         askable: bool = True,
         params: Params | None = None,
+        entry: Entered | None = None,
     ) -> Exchange | Malformed:
-        """Send a client's request on; the refusal if its id is in use. `params` are its, if they were read.
+        """Send a client's request on; the refusal if its id is in use.
+
+        `params` are its, if they were read; `entry` is what the port closes.
 
         The answer comes through `port.answered`, possibly before this returns.
         """
         party = port.party
         if asked.id in party.exchanges:
             return Malformed(INVALID_REQUEST, "Invalid Request: this id is in flight already", asked.id)
-        exchange = Exchange(party, asked, via, log=wants_log, askable=askable, params=params)
+        exchange = Exchange(party, asked, via, log=wants_log, askable=askable, params=params, entry=entry)
+        if entry is not None:
+            entry.sent = True
+            entry.goes_to(self.era.value)
         if asked.method == "initialize":
             party.capabilities, party.offer = _declared(asked), asked
         if self.fault is not None:

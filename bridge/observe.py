@@ -11,12 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import UNSET
 
-from bridge.core.message import Request, Response
+from bridge.core.message import Request, Response, read
+from bridge.core.trace import Context
+
+
+_DEPTH: Final = 128
+_REFUSALS: Final = frozenset({"policy", "caller_starts"})
+"""Reasons found out only after a request was let in."""
 
 
 class Outcome(StrEnum):
@@ -28,6 +34,8 @@ class Outcome(StrEnum):
     """Answered with an error of the bridge's own: the server was lost, late, or could not be had."""
     REFUSED = "refused"
     """Answered by the bridge before it went anywhere: malformed, not allowed, too much, no such session."""
+    PASSED = "passed"
+    """Passed on to the replica that holds what it is about, which has an entry of its own."""
     CANCELLED = "cancelled"
     """Withdrawn by the client, or its connection or session ended, before an answer."""
 
@@ -49,10 +57,12 @@ class Entry:
         "reason",
         "request",
         "seconds",
+        "sent",
         "server",
         "session",
         "size",
         "spans",
+        "trace",
         "translated",
         "transport",
     )  # fmt: skip
@@ -67,6 +77,7 @@ class Entry:
         era: str,
         caller: str,
         session: str = "",
+        trace: Context = (),
     ) -> None:
         self._watchers = watchers
         self.request = request
@@ -83,6 +94,10 @@ class Entry:
         """The whole id of its legacy session, if it has one; not to be shown."""
         self.translated = False
         """Whether its server speaks the other era."""
+        self.trace = trace
+        """The trace context of its HTTP headers."""
+        self.sent = False
+        """Whether it went on to a server, or to wait for one."""
         self.at, self.began = time.time(), time.monotonic()
         self.seconds = 0.0
         self.outcome: Outcome | None = None
@@ -108,16 +123,34 @@ class Entry:
         self.code = error.code
         if error.data.origin == "bridge":
             self.reason = error.data.reason
-        if refused:
+        if refused or self.reason in _REFUSALS:
             self._close(Outcome.REFUSED)
         else:
             self._close(Outcome.FAULT if self.reason else Outcome.ERROR)
+
+    def turned_away(self, answer: bytes) -> None:
+        """It got this answer, a JSON text, without having gone anywhere."""
+        if self.outcome is None:
+            found = read(answer, depth=_DEPTH)
+            if isinstance(found, Response):
+                self.answered(found, refused=True)
+            else:
+                self._close(Outcome.REFUSED)
 
     def refused(self, reason: str, code: int | None = None) -> None:
         """It was answered by the bridge at once."""
         if self.outcome is None:
             self.reason, self.code = reason, code
             self._close(Outcome.REFUSED)
+
+    def goes_to(self, era: str) -> None:
+        """Its server speaks this era; said again, if another server takes it over."""
+        self.translated = era != self.era
+
+    def passed_on(self) -> None:
+        """Another replica answers it."""
+        if self.outcome is None:
+            self._close(Outcome.PASSED)
 
     def cancelled(self) -> None:
         """There will be no answer; nothing if there was one."""

@@ -23,8 +23,10 @@ from bridge.config import Config, Downstream, ProcessModel, Remote
 from bridge.core.events import Exchange
 from bridge.core.layer import Layer
 from bridge.core.message import Request, Response, notification
+from bridge.core.quota import Quota, Quotas, TooMuch
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.sharing import Sharing
+from bridge.core.trace import Context
 from bridge.crossing import Crossing
 from bridge.detection import Detection
 from bridge.downstream.base import Port
@@ -32,11 +34,11 @@ from bridge.era.legacy_to_modern import LegacyToModern
 from bridge.era.revisions import Era
 from bridge.era.suspend import Calls, Elsewhere
 from bridge.era.task_ids import TaskIds
-from bridge.errors import CircuitOpen, EraChanged, ServerFault
+from bridge.errors import CallerLimit, CircuitOpen, EraChanged, ServerFault
 from bridge.evidence import INITIALIZE, Evidence, told
 from bridge.kept import STOPPING, Kept
 from bridge.link import Caller, Link, Traffic
-from bridge.observe import Watcher
+from bridge.observe import Entry, Watcher
 from bridge.readiness import Readiness
 from bridge.seal import Seal, read_ring
 from bridge.status import SessionStatus
@@ -47,6 +49,9 @@ log = logging.getLogger("bridge.relay")
 
 class Session(Protocol):
     """A downstream session as the relay sees it: something that counts and grows old."""
+
+    caller: str
+    """Whose it is."""
 
     def idle_since(self) -> float | None:
         """When its last request ended, on the loop's clock; None while anything runs or listens."""
@@ -80,7 +85,9 @@ class Relay:
         outer: Sequence[Layer] = (),
     ) -> None:
         self.config = config
-        self.watchers = watchers
+        self.quotas = None if config.quota == Quota() else Quotas(config.quota)
+        """Holds callers to what they may have."""
+        self._watchers = tuple(watchers) if self.quotas is None else (*watchers, self.quotas)
         self.traffic = Traffic()
         self.waiting = 0
         """Requests and sessions that wait for a server to be had."""
@@ -96,6 +103,7 @@ class Relay:
         self.readiness = Readiness()
         self.sessions: dict[str, Session] = {}
         self.draining = False
+        self._now = time.monotonic
         self._source = source
         self._links: set[Link] = set()
         self._blank: Link | None = None
@@ -140,6 +148,52 @@ class Relay:
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
 
+    @property
+    def watched(self) -> bool:
+        """Whether `enter` makes entries at all."""
+        return bool(self._watchers)
+
+    def enter(
+        self,
+        asked: Request,
+        *,
+        transport: str,
+        era: Era,
+        caller: str,
+        session: str = "",
+        trace: Context = (),
+    ) -> Entry | None:
+        """Open the entry of a request, which its port closes; None where nobody watches."""
+        if not self._watchers:
+            return None
+        return Entry(
+            self._watchers,
+            asked,
+            server=self.config.name,
+            transport=transport,
+            era=era.value,
+            caller=caller,
+            session=session,
+            trace=trace,
+        )
+
+    def excess(self, caller: str) -> TooMuch | None:
+        """Why the request of this caller that was just entered is too much."""
+        return None if self.quotas is None else self.quotas.request(caller, self._now())
+
+    def excess_session(self, caller: str) -> TooMuch | None:
+        """Why this caller may not open one more legacy session."""
+        if self.quotas is None:
+            return None
+        held = sum(session.caller == caller for session in self.sessions.values())
+        return self.quotas.session(caller, held, self._now())
+
+    def charge_start(self, caller: str) -> None:
+        """Count one more upstream session of this caller's. Raises CallerLimit."""
+        found = None if self.quotas is None else self.quotas.start(caller, self._now())
+        if found is not None:
+            raise CallerLimit(found.text, retry_after=float(found.seconds))
+
     def spawn(self, call: Callable[..., Coroutine[object, object, object]], *args: object) -> None:
         """Run something in the relay's task group."""
         self._tasks.start_soon(call, *args)
@@ -169,16 +223,21 @@ class Relay:
             return await self._modern.get()
         return await self.open(fresh=True, era=Era.MODERN)
 
-    async def modern(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
-        """The link for a modern request, or what to answer it at once. Raises ServerFault."""
-        try:
-            return await self._modern_link(asked, subject)
-        except EraChanged:
-            return await self._modern_link(asked, subject)
+    async def modern(self, asked: Request, subject: str, caller: str = "") -> Link | Response | Elsewhere:
+        """The link for a modern request, or what to answer it at once. Raises ServerFault.
 
-    async def _modern_link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
+        `caller` is who pays for an upstream session, if one has to be opened.
+        """
+        try:
+            return await self._modern_link(asked, subject, caller)
+        except EraChanged:
+            return await self._modern_link(asked, subject, caller)
+
+    async def _modern_link(self, asked: Request, subject: str, caller: str) -> Link | Response | Elsewhere:
         era = await self.detection.find()
-        return await (self._modern.get() if era is Era.MODERN else self._crossing.link(asked, subject))
+        if era is Era.MODERN:
+            return await self._modern.get()
+        return await self._crossing.link(asked, subject, caller)
 
     def join(self, link: Link, port: LegacyPort) -> None:
         """Put a legacy session's port on a link, with a translation if the server is modern."""
@@ -344,7 +403,7 @@ class Relay:
             port.answered(exchange, response)
             return
         if port.moved(link):
-            link.ask(port, offer, exchange.via)
+            link.ask(port, offer, exchange.via, entry=exchange.entry)
 
     def heard(self, link: Link, method: str, response: Response) -> None:
         """An error that a modern client was given, which may show that the server is of another era."""

@@ -6,7 +6,7 @@ server or downward; `Send` is the one command for the wire. Nothing here decides
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -67,6 +67,20 @@ class Party:
             del self.questions[question.party_id]
 
 
+class Entered(Protocol):
+    """What is kept of a request for those who watch (`observe.Entry`)."""
+
+    spans: object
+    sent: bool
+    """Whether it went on to a server, or to wait for one: its port closes it."""
+
+    def answered(self, response: Response, *, refused: bool = False) -> None: ...
+
+    def cancelled(self) -> None: ...
+
+    def goes_to(self, era: str) -> None: ...
+
+
 class Exchange:
     """One client request and everything that belongs to it until its one final answer.
 
@@ -77,6 +91,7 @@ class Exchange:
     __slots__ = (
         "askable",
         "cancelled",
+        "entry",
         "hop_id",
         "hop_token",
         "id",
@@ -97,6 +112,7 @@ class Exchange:
         log: bool = False,
         askable: bool = True,
         params: Params | None = None,
+        entry: Entered | None = None,
     ) -> None:
         self.party = party
         self.id = request.id
@@ -114,6 +130,7 @@ class Exchange:
         self.task = params.task is not UNSET
         """Legacy: the request asked to become a task."""
         self.cancelled = False
+        self.entry = entry
 
 
 class Question:

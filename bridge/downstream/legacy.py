@@ -41,13 +41,15 @@ from bridge.core.session import Lifecycle, Phase, Step
 from bridge.core.streams import Backlog, Streams, Unplaced
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
-from bridge.downstream.http import Ready
-from bridge.downstream.party import UNDECLARED, deliver, said_in, subject_of, unbatchable
+from bridge.downstream.http import LOCAL, Ready
+from bridge.downstream.party import UNDECLARED, deliver, said_in, session_status, subject_of, unbatchable
 from bridge.downstream.reply import Reply, later, malformed, refused
 from bridge.era.revisions import Revision, revision
 from bridge.errors import ServerFault
 from bridge.link import Link
+from bridge.observe import Entry
 from bridge.relay import Relay
+from bridge.status import SessionStatus
 
 log = logging.getLogger("bridge.session")
 
@@ -59,6 +61,18 @@ def gone(asked: Id | None) -> Ready:
     """The refusal that tells a client to initialize anew."""
     text = "Session not found: it ended or never was; initialize a new one"
     return refused(local_error(asked, text, "session_not_found", INVALID_REQUEST).raw, 404)
+
+
+Enter = Callable[[Request], Entry | None]
+"""Opens the entry of a request, where somebody watches."""
+
+
+def nobody(asked: Request) -> None:
+    """Nobody watches."""
+
+
+def _answer_to(fault: Malformed) -> Response:
+    return error(fault.id, fault.code, fault.message)
 
 
 class Listener:
@@ -85,10 +99,11 @@ class Listener:
 class LegacySession:
     """The port of one session. `id` is the `Mcp-Session-Id`."""
 
-    def __init__(self, session_id: str, relay: Relay, link: Link) -> None:
+    def __init__(self, session_id: str, relay: Relay, link: Link, caller: str = LOCAL) -> None:
         config = relay.config
         self.id = session_id
-        self.party = Party(session_id[:8], subject_of(config) or session_id)
+        self.caller = caller
+        self.party = Party(session_id[:8], subject_of(config, caller) or session_id)
         self.lifecycle = Lifecycle()
         self.revision: Revision | None = None
         self._initialized = False
@@ -124,36 +139,49 @@ class LegacySession:
         accepted: Accepted,
         body: Message | Batch,
         params: Params | None = None,
+        entry: Entry | None = None,
+        enter: Enter = nobody,
     ) -> StreamResponse:
-        """Take one POST of the session and answer it; `params` are those of a request, if they were read."""
+        """Take one POST of the session and answer it.
+
+        `params` are those of a request, if they were read; `entry` is its, and `enter` makes those of
+        the members of a batch.
+        """
         if self._link.congested:
             late = await self._admit(body)
             if late is not None:
                 return late
         if isinstance(body, Batch):
             self._last = self._loop.time()
-            return await self._post_batch(request, accepted, body)
-        answer = self._taken(accepted, body, params)
+            return await self._post_batch(request, accepted, body, enter)
+        answer = self._taken(accepted, body, params, entry)
         return await self.respond(request, answer) if isinstance(answer, Reply) else answer
 
-    def take(self, accepted: Accepted, body: Message, params: Params | None) -> Ready | Reply | None:
-        """The same for one that cannot wait: None, and nothing done, where it would have to."""
-        if self._link.congested:
-            return None
-        answer = self._taken(accepted, body, params)
+    @property
+    def waits(self) -> bool:
+        """Whether a message would have to wait until the server reads again."""
+        return self._link.congested
+
+    def take(
+        self, accepted: Accepted, body: Message, params: Params | None, entry: Entry | None
+    ) -> Ready | Reply:
+        """The same for one that does not wait, and whose answer somebody waits for elsewhere."""
+        answer = self._taken(accepted, body, params, entry)
         if isinstance(answer, Reply):
             self._enter(answer)
             if not answer.decided:
                 self._commits.add(answer)
         return answer
 
-    def _taken(self, accepted: Accepted, body: Message, params: Params | None = None) -> Ready | Reply:
+    def _taken(
+        self, accepted: Accepted, body: Message, params: Params | None, entry: Entry | None
+    ) -> Ready | Reply:
         self._last = self._loop.time()
         refusal = self.lifecycle.take(body)
         if refusal is not None:
             return malformed(refusal)
         if isinstance(body, Request):
-            return self._ask(accepted, body, params)
+            return self._ask(accepted, body, params, entry)
         deliver(self._link, self, body)
         return Ready(202)
 
@@ -171,20 +199,24 @@ class LegacySession:
             return gone(asked)
         return None if in_time else refused(self._link.late(asked).raw, 503 if asked is None else 200)
 
-    def _ask(self, accepted: Accepted, asked: Request, params: Params | None) -> Ready | Reply:
+    def _ask(
+        self, accepted: Accepted, asked: Request, params: Params | None, entry: Entry | None
+    ) -> Ready | Reply:
         if len(self.party.exchanges) >= self._limits.in_flight:
             return self._too_many(asked.id)
         reply = self._reply(accepted)
         if asked.method == "initialize":
             reply.head(b"Mcp-Session-Id: %b\r\n" % self.id.encode())
-        refusal = self._link.ask(self, asked, reply, askable=accepted.sse, params=params)
+        refusal = self._link.ask(self, asked, reply, askable=accepted.sse, params=params, entry=entry)
         return malformed(refusal) if isinstance(refusal, Malformed) else reply
 
     def _too_many(self, asked: Id | None) -> Ready:
         text = f"Too many requests in flight in this session; the most are {self._limits.in_flight}"
         return later(asked, text, "in_flight", status=429)
 
-    async def _post_batch(self, request: BaseRequest, accepted: Accepted, batch: Batch) -> StreamResponse:
+    async def _post_batch(
+        self, request: BaseRequest, accepted: Accepted, batch: Batch, enter: Enter
+    ) -> StreamResponse:
         """A batch (2025-03-26 only): its members go on one by one, their answers come back together."""
         why = unbatchable(batch, self.revision)
         if why is not None:
@@ -194,21 +226,35 @@ class LegacySession:
             return self._too_many(None)
         reply = self._reply(accepted, expected=len(asked))
         for member in batch.members:
-            fault = member if isinstance(member, Malformed) else self._take_member(member, reply)
-            if fault is not None:
-                reply.answer(error(fault.id, fault.code, fault.message).raw)
+            refusal = _answer_to(member) if isinstance(member, Malformed) else None
+            if not isinstance(member, Malformed):
+                refusal = self._take_member(member, reply, enter)
+            if refusal is not None:
+                reply.answer(refusal.raw)
         return await self.respond(request, reply) if asked else Ready(202)
 
-    def _take_member(self, member: Message, reply: Reply) -> Malformed | None:
+    def _take_member(self, member: Message, reply: Reply, enter: Enter) -> Response | None:
+        """Pass it on; the answer to one that cannot be."""
         if not isinstance(member, Request):
             deliver(self._link, self, member)
             return None
-        refusal = self._link.ask(self, member, reply, askable=reply.accepted.sse)
-        return refusal if isinstance(refusal, Malformed) else None
+        entry = enter(member)
+        excess = self._relay.excess(self.caller)
+        if excess is not None:
+            refusal = local_error(member.id, excess.text, excess.reason)
+        else:
+            asked = self._link.ask(self, member, reply, askable=reply.accepted.sse, entry=entry)
+            if not isinstance(asked, Malformed):
+                return None
+            refusal = _answer_to(asked)
+        if entry is not None:
+            entry.answered(refusal, refused=True)
+        return refusal
 
     async def listen(self, request: BaseRequest, last_event_id: str | None) -> StreamResponse:
         """Serve a GET: the session's own stream, or the rest of one that broke off."""
         cursor = None if last_event_id is None else self._cursor(last_event_id)
+        self._relay.resumptions += cursor is not None
         number, missed = cursor or (self._listening, [])
         stream = EventStream(unsent=self._limits.unsent, on_pressure=self._slow)
         await stream.start(request)
@@ -263,9 +309,11 @@ class LegacySession:
                 if not replayed:
                     stream.push(event)
         self._flush()
+        self._relay.streams += 1
         try:
             await stream.run(self._timing.keepalive, self._timing.stalled)
         finally:
+            self._relay.streams -= 1
             listener.carries = False
             if self._streams.listener is listener:
                 self._streams.listener = None
@@ -277,6 +325,10 @@ class LegacySession:
         busy = self._streams.listener is not None or self.party.exchanges
         return None if busy else self._last
 
+    def status(self) -> SessionStatus:
+        now = self._loop.time()
+        return session_status(self, self._relay, transport="http", revision=self.revision, now=now)
+
     def close(self, why: str) -> None:
         if self._relay.sessions.pop(self.id, None) is None:
             return
@@ -284,6 +336,8 @@ class LegacySession:
         waiting = list(self.party.exchanges.values())
         self._link.leave(self)
         for exchange in waiting:
+            if exchange.entry is not None:
+                exchange.entry.cancelled()
             self._settle(exchange, local_error(exchange.id, why, "session_closed"))
         for admission in self._admissions:
             admission.cancel()
@@ -310,6 +364,8 @@ class LegacySession:
     def _settle(self, exchange: Exchange, response: Response) -> None:
         reply = exchange.via
         assert isinstance(reply, Reply)
+        if exchange.entry is not None:
+            exchange.entry.answered(response)
         reply.answer(line_safe(response.raw))
         self._review(reply)
         self._last = self._loop.time()
@@ -334,6 +390,8 @@ class LegacySession:
         self._place(Questioned(question, request))
 
     def ended(self, exchange: Exchange) -> None:
+        if exchange.entry is not None:
+            exchange.entry.cancelled()
         if isinstance(exchange.via, Reply):
             exchange.via.abandon()
             self._review(exchange.via)

@@ -8,7 +8,7 @@ Who writes into it, and how an event is recorded for a resumption, is the port's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from aiohttp.web import BaseRequest, StreamResponse
@@ -16,6 +16,8 @@ from aiohttp.web import BaseRequest, StreamResponse
 from bridge.config import Limits, Timing
 from bridge.core.headers import Accepted, Refusal
 from bridge.core.message import Id, Malformed, error, local_error
+from bridge.core.quota import TooMuch
+from bridge.core.trace import KEYS, PARENT, Context, usable
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready
@@ -277,6 +279,19 @@ def malformed(fault: Malformed) -> Ready:
 def declined(asked: Id | None, refusal: Refusal) -> Ready:
     """The refusal as an answer to this request."""
     return refused(error(asked, refusal.code, refusal.message, refusal.data).raw, refusal.status)
+
+
+def too_much(asked: Id | None, excess: TooMuch) -> Ready:
+    """What a caller is told who may have no more for now."""
+    status = 503 if excess.unavailable else 429
+    return later(asked, excess.text, excess.reason, status=status, seconds=excess.seconds)
+
+
+def trace_of(headers: Mapping[str, str]) -> Context:
+    """The trace context in HTTP headers; none without a usable `traceparent`."""
+    if PARENT not in headers:
+        return ()
+    return usable((key, headers.get(key)) for key in KEYS)
 
 
 def later(asked: Id | None, text: str, reason: str, *, status: int = 503, seconds: int = 1) -> Ready:
