@@ -1,160 +1,450 @@
-"""The command line: options and environment variables in, one `Daemon` and an exit status out.
+"""The command line: options and environment variables in, one `Config` and an exit status out.
 
-It decides which command has which options; `options.py` says what each option is, `values.py` reads
-the values, `settings` decides what excludes what and is refused before anything starts, and every
-default comes from `config.py`. It refuses to know how anything runs: the daemon, the demo server and
-all else are imported when their command is called, so that `--help` and a usage error cost neither
-aiohttp nor an event loop.
+It decides which command has which options, which of them exclude each other, and which
+combinations are refused before anything starts; `options.py` says what each option is, `values.py`
+reads the values, and every default comes from `config.py`. It refuses to know how anything runs:
+the daemon and the demo server are imported when their command is called, so that `--help` and a
+usage error cost neither aiohttp nor an event loop. What is given for `--header` and as a URL may be
+secret and is in no fault.
+
+Answers "Security Warning" of the Streamable HTTP transport where it can be answered before
+listening: loopback unless told otherwise, and nothing beyond it without authorization.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
+import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import click
+from click.core import ParameterSource
 
-from bridge import __version__, examples
-from bridge.config import Command, Config, Daemon, Remote, Timing
+from bridge import __version__
+from bridge.config import (
+    KIB,
+    Access,
+    Command,
+    Config,
+    Downstream,
+    Isolation,
+    Limits,
+    Listen,
+    Log,
+    LogFormat,
+    ProcessModel,
+    Remote,
+    Replicas,
+    Timing,
+    Tls,
+    Transport,
+    WhenFull,
+)
+from bridge.era.revisions import Era
+from bridge.era.terms import Attribution, Declare, Tasks, Terms
 from bridge.errors import BridgeError
 from bridge.options import (
     ACCESS,
-    CONFINEMENT,
     DIAGNOSING,
     ERAS,
     LIMITS,
     LISTENING,
     LOGGING,
-    OPERATION,
     OPTIONS,
-    POLICY,
     PROCESSES,
-    QUOTAS,
     REMOTE,
-    REPLAYING,
     REPLICAS,
     SERVER,
     SectionCommand,
     SectionOption,
 )
-from bridge.settings.commands import config_command, serve_command
-from bridge.settings.process import (
-    LoggingOptions,
-    ServingOptions,
-    WatchingOptions,
-    access_of,
-    admin_of,
-    audit_of,
-    listen_of,
-    log_of,
-    record_of,
-    replicas_of,
-    tracing_of,
+from bridge.values import (
+    TOKEN_LENGTH,
+    Address,
+    expand,
+    is_loopback,
+    parse_header_value,
+    parse_token,
+    parse_url,
 )
-from bridge.settings.said import Level, Said, said_to
-from bridge.settings.servers import (
-    CommandOptions,
-    ReachedServer,
-    RemoteOptions,
-    ServedServer,
-    Shared,
-    StartedServer,
-    command_of,
-    reaching,
-    reaching_served,
-    remote_of,
-    starting,
-)
-from bridge.values import Address, parse_command, parse_url
 
 PROGRAM = "mcp-bridge"
 
 
-class StdioToHttp(StartedServer, ServingOptions):
-    pass
+# -- from options to Config -------------------------------------------------------------------
 
 
-class UrlToStdio(ReachedServer, WatchingOptions, LoggingOptions):
-    pass
+class CommonOptions(TypedDict):
+    """What click hands over for any command that bridges, each value read by its function above."""
+
+    start_timeout: float
+    request_timeout: float | None
+    max_line: int
+    log_level: str
+    log_format: str
+    upstream_era: str
+    declare: str
+    attribution: str
+    tasks: str
+    root: tuple[str, ...]
+    forward_identity: bool
+    suspend_timeout: float
 
 
-class UrlToHttp(ServedServer, ServingOptions):
-    pass
+class ServingOptions(TypedDict):
+    """Where clients speak HTTP."""
+
+    host: str
+    port: int
+    path: str
+    uds: Path | None
+    uds_mode: int
+    tls_cert: Path | None
+    tls_key: Path | None
+    legacy_sse: bool
+    base_url: str | None
+    max_sessions: int
+    session_idle_timeout: float
+    isolation: str
+    max_upstreams: int
+    when_full: str
+    state_key_file: Path | None
+    state_key_env: str | None
+    replica: str | None
+    peer: tuple[tuple[str, str], ...]
+    allowed_host: tuple[str, ...]
+    allowed_origin: tuple[str, ...]
+    auth_token_file: Path | None
+    auth_token_env: str | None
+    insecure_no_auth: bool
+    max_body: int
 
 
-class Examining(RemoteOptions, CommandOptions):
-    """`doctor`, which finds `url` among `words`."""
+class StartingOptions(TypedDict):
+    """Where the server is a process of ours."""
+
+    words: tuple[str, ...]
+    cmd: tuple[str, ...] | None
+    env: tuple[tuple[str, str], ...]
+    inherit_env: tuple[str, ...]
+    cwd: Path | None
+    process: str
+    warm: int
+
+
+class RemoteOptions(TypedDict):
+    """Where the server is at a URL."""
+
+    url: Address
+    transport: NotRequired[str]
+    header: tuple[tuple[str, str], ...]
+    header_file: tuple[tuple[str, Path], ...]
+    ca_file: Path | None
+    client_cert: Path | None
+    insecure_skip_verify: bool
+    rewrite_endpoint: bool
+    connect_timeout: float
+
+
+class Examining(RemoteOptions, StartingOptions):
+    """`doctor`, which has no option for `process` and `warm`, and finds `url` among `words`."""
 
     timeout: float
     json: bool
 
 
-class Replaying(RemoteOptions, CommandOptions):
-    """`replay`, whose server is `to` or `words`."""
-
-    file: Path
-    to: str | None
-    server: str | None
-    timeout: float
-    json: bool
+class StdioToHttp(StartingOptions, ServingOptions, CommonOptions):
+    pass
 
 
-def _warn(text: str) -> None:
-    click.echo(f"{PROGRAM}: warning: {text}", err=True)
+class UrlToStdio(RemoteOptions, CommonOptions):
+    pass
 
 
-def _said() -> Said:
-    """What was said to the command that runs; its words count as on the command line."""
-    ctx = click.get_current_context()
-    said = said_to(ctx, os.environ, _warn)
-    words = Level.COMMAND_LINE if ctx.params.get("words") else Level.UNSAID
-    return replace(said, level=lambda name: words if name == "words" else said.level(name))
+class UrlToHttp(RemoteOptions, ServingOptions, CommonOptions):
+    pass
 
 
-def _shared(options: ServingOptions, said: Said) -> Shared:
-    listen = listen_of(options, said)
-    return Shared(
-        listen=listen,
-        access=access_of(options, listen, said),
-        replicas=replicas_of(options, said),
-        log=log_of(options),
-    )
+Level = Callable[[str], int]
+"""How closely an option was said: 2 on the command line, 1 in the environment, 0 not at all."""
+
+_LEVELS = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
 
 
-def _watched(config: Config, options: WatchingOptions, said: Said, **more: Any) -> Daemon:
-    """The process around one server."""
-    config = replace(config, timing=replace(config.timing, drain=options["drain_timeout"]))
-    return Daemon.of(
-        config,
-        audit=audit_of(options, said),
-        record=record_of(options, said),
-        tracing=tracing_of(options),
-        **more,
-    )
+def level_in(ctx: click.Context) -> Level:
+    def level(name: str) -> int:
+        source = ctx.get_parameter_source(name)
+        return _LEVELS.get(source, 0) if source else 0
+
+    return level
 
 
-def examined(options: Examining, said: Said) -> Command | Remote:
+def starting(options: StdioToHttp, level: Level, environ: MutableMapping[str, str]) -> Config:
+    """The configuration of `stdio-to-http`. Raises click.UsageError naming the option at fault."""
+    config = _common(_command(options, level, environ), options)
+    config = replace(config, process=ProcessModel(options["process"]), warm=options["warm"])
+    return _serving(config, options, level, environ)
+
+
+def reaching(options: UrlToStdio, level: Level, environ: Mapping[str, str]) -> Config:
+    """The configuration of a command with a URL, over stdio. Raises click.UsageError likewise."""
+    config = _common(_remote(options, level, environ), options)
+    timing = replace(config.timing, connect=options["connect_timeout"])
+    return replace(config, downstream=Downstream.STDIO, timing=timing)
+
+
+def reaching_served(options: UrlToHttp, level: Level, environ: MutableMapping[str, str]) -> Config:
+    """The configuration of a command with a URL, over HTTP. Raises click.UsageError likewise."""
+    config = replace(reaching(options, level, environ), downstream=Downstream.HTTP)
+    return _serving(config, options, level, environ)
+
+
+def examined(options: Examining, level: Level, environ: Mapping[str, str]) -> Command | Remote:
     """What `doctor` is to examine: one word that is a URL, else a command. Raises click.UsageError."""
     ctx, words = click.get_current_context(), options["words"]
     if not words and not options["cmd"]:
-        words = tuple(filter(None, [said.environ.get("MCP_BRIDGE_URL", "")]))
+        words = tuple(filter(None, [environ.get("MCP_BRIDGE_URL", "")]))
         if not words:
             raise click.UsageError("Nothing to examine: give a URL, or a command after --.", ctx)
-    if not words or not _is_url(words[0]):
-        return command_of(options, said)
-    if said.level("cmd") is Level.COMMAND_LINE:
+    if not words or not ("://" in words[0] or words[0].startswith("unix:")):
+        return _command(options, level, environ)
+    if level("cmd") > 1:
         raise click.UsageError("--cmd and a URL exclude each other; give one.", ctx)
     options["url"] = _one_url(ctx, _TARGET, words)
-    return remote_of(options, said)
+    return _remote(options, level, environ)
 
 
-def _is_url(word: str) -> bool:
-    return "://" in word or word.startswith("unix:")
+def _common(upstream: Command | Remote, options: CommonOptions) -> Config:
+    terms = Terms(
+        declare=Declare(options["declare"]),
+        attribution=Attribution(options["attribution"]),
+        tasks=Tasks(options["tasks"]),
+        roots=options["root"],
+        forward_identity=options["forward_identity"],
+        suspended=options["suspend_timeout"],
+    )
+    return Config(
+        upstream=upstream,
+        era=None if options["upstream_era"] == "auto" else Era(options["upstream_era"]),
+        terms=terms,
+        limits=Limits(line=options["max_line"]),
+        timing=Timing(start=options["start_timeout"], request=options["request_timeout"]),
+        log=Log(level=options["log_level"], format=LogFormat(options["log_format"])),
+    )
+
+
+def _serving(
+    config: Config, options: ServingOptions, level: Level, environ: MutableMapping[str, str]
+) -> Config:
+    listen = _listen(options, level)
+    return replace(
+        config,
+        listen=listen,
+        access=_access(options, listen, level, environ),
+        isolation=_isolation(options, config.upstream),
+        when_full=WhenFull(options["when_full"]),
+        replicas=_replicas(options, level, environ),
+        limits=replace(
+            config.limits,
+            body=options["max_body"],
+            sessions=options["max_sessions"],
+            upstreams=options["max_upstreams"],
+        ),
+        timing=replace(config.timing, session_idle=options["session_idle_timeout"]),
+    )
+
+
+def _isolation(options: ServingOptions, upstream: Command | Remote) -> Isolation:
+    isolation = Isolation(options["isolation"])
+    if isolation is Isolation.REQUEST and isinstance(upstream, Command):
+        raise _wrong("--isolation", "request is for servers at a URL: a process started for each is too slow")
+    return isolation
+
+
+def _replicas(options: ServingOptions, level: Level, environ: MutableMapping[str, str]) -> Replicas:
+    """Raises click.UsageError for peers that could never find each other."""
+    form = _prevailing(
+        {"--state-key-file": level("state_key_file"), "--state-key-env": level("state_key_env")}
+    )
+    keys: str | Path | None = None
+    if form == "--state-key-file":
+        keys = options["state_key_file"]
+    elif form == "--state-key-env":
+        keys = _taken("--state-key-env", str(options["state_key_env"]), environ)
+    if options["peer"] and (keys is None or options["replica"] is None):
+        raise _wrong("--peer", "peers need names (--replica) and common keys (--state-key-file)")
+    return Replicas(name=options["replica"] or "", keys=keys, peers=options["peer"])
+
+
+def _wrong(option: str, fault: str) -> click.BadParameter:
+    return click.BadParameter(fault, param_hint=f"'{option}'")
+
+
+def _prevailing(levels: Mapping[str, int]) -> str | None:
+    """The alternative said most closely, if any was said; two on one level exclude each other."""
+    said = {name: level for name, level in levels.items() if level and level == max(levels.values())}
+    if len(said) > 1:
+        raise click.UsageError(f"{' and '.join(said)} exclude each other; give one.")
+    return next(iter(said), None)
+
+
+def _command(options: StartingOptions, level: Level, environ: Mapping[str, str]) -> Command:
+    after = "a command after --"
+    form = _prevailing({"--cmd": level("cmd"), after: 2 if options["words"] else 0})
+    argv = options["words"] if form == after else options["cmd"] or ()
+    if not argv or not argv[0]:
+        raise click.UsageError(
+            'No server to start: give --cmd "npx -y some-server", or the command after --.'
+        )
+    return Command(
+        argv=argv,
+        env=tuple(_expanded(name, value, environ) for name, value in options["env"]),
+        inherit_env=options["inherit_env"],
+        cwd=options["cwd"],
+    )
+
+
+def _expanded(name: str, value: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    try:
+        return name, expand(value, environ)
+    except ValueError as fault:
+        raise _wrong("--env", f"{name}: {fault}") from None
+
+
+def _remote(options: RemoteOptions, level: Level, environ: Mapping[str, str]) -> Remote:
+    return Remote(
+        url=options["url"].url,
+        socket=options["url"].socket,
+        # The sse-to-… commands have no such option.
+        transport=Transport(options.get("transport", Transport.SSE)),
+        headers=_headers(options, level, environ),
+        ca_file=options["ca_file"],
+        client_cert=options["client_cert"],
+        verify=not options["insecure_skip_verify"],
+        rewrite_endpoint=options["rewrite_endpoint"],
+    )
+
+
+def _headers(
+    options: RemoteOptions, level: Level, environ: Mapping[str, str]
+) -> tuple[tuple[str, str | Path], ...]:
+    """Each header once: of two with one name, the one said more closely."""
+    given: list[tuple[int, str, str, str | Path]] = [
+        *((level("header"), "--header", *field) for field in options["header"]),
+        *((level("header_file"), "--header-file", *field) for field in options["header_file"]),
+    ]
+    said: dict[str, int] = {}
+    headers = []
+    for closeness, form, name, value in sorted(given, key=lambda field: -field[0]):
+        if said.get(name.lower()) == closeness:
+            raise _wrong(form, f"{name} is given twice")
+        if name.lower() not in said:
+            said[name.lower()] = closeness
+            headers.append((name, _header(form, name, value, environ)))
+    return tuple(headers)
+
+
+def _header(form: str, name: str, value: str | Path, environ: Mapping[str, str]) -> str | Path:
+    from bridge.core.headers import PROTECTED
+
+    if name.lower() in PROTECTED or name.lower().startswith("mcp-param-"):
+        raise _wrong(form, f"{name} is the protocol's own, and set by the bridge")
+    try:
+        if isinstance(value, str):
+            return parse_header_value(expand(value, environ))
+        parse_header_value(_secret_in_file(value, form, name, 64 * KIB).strip())
+    except ValueError as fault:
+        raise _wrong(form, f"{name}: {fault}") from None
+    return value
+
+
+def _listen(options: ServingOptions, level: Level) -> Listen:
+    network = "--host" if level("host") > level("port") else "--port"
+    place = _prevailing({"--uds": level("uds"), network: max(level("host"), level("port"))})
+    if place != "--uds" and level("uds_mode") > 1:
+        raise _wrong("--uds-mode", "has no socket to apply to; give --uds PATH too")
+    if not options["legacy_sse"] and level("base_url") > 1:
+        raise _wrong("--base-url", "is told to old clients only; give --legacy-sse too")
+    return Listen(
+        host=options["host"],
+        port=options["port"],
+        path=options["path"],
+        uds=options["uds"] if place == "--uds" else None,
+        uds_mode=options["uds_mode"],
+        legacy_sse=options["legacy_sse"],
+        base_url=options["base_url"],
+        tls=_tls(options["tls_cert"], options["tls_key"]),
+    )
+
+
+def _tls(cert: Path | None, key: Path | None) -> Tls | None:
+    if cert and key:
+        return Tls(cert=cert, key=key)
+    if cert:
+        raise _wrong("--tls-cert", "needs --tls-key too")
+    if key:
+        raise _wrong("--tls-key", "needs --tls-cert too")
+    return None
+
+
+def _access(
+    options: ServingOptions, listen: Listen, level: Level, environ: MutableMapping[str, str]
+) -> Access:
+    token = _token(options, level, environ)
+    if token and options["insecure_no_auth"]:
+        raise _wrong("--insecure-no-auth", "contradicts the token that is given; drop one of them")
+    if not (token or options["insecure_no_auth"] or listen.uds or is_loopback(listen.host)):
+        raise _wrong(
+            "--host",
+            f"{listen.host} can be reached from other machines, and no token is asked of them. Give "
+            "--auth-token-file FILE or --auth-token-env VAR; or --insecure-no-auth, if something before "
+            "the bridge decides who may call",
+        )
+    return Access(
+        token=token, allowed_hosts=options["allowed_host"], allowed_origins=options["allowed_origin"]
+    )
+
+
+def _token(options: ServingOptions, level: Level, environ: MutableMapping[str, str]) -> str | None:
+    file, variable = options["auth_token_file"], options["auth_token_env"]
+    form = _prevailing({name: level(name[2:].replace("-", "_")) for name in _TOKEN_OPTIONS})
+    if form is None:
+        return None
+    try:
+        return parse_token(
+            _secret_in_file(file, form, str(file), TOKEN_LENGTH.stop + 1)
+            if file and form == "--auth-token-file"
+            else _taken("--auth-token-env", variable or "", environ)
+        )
+    except ValueError as fault:
+        raise _wrong(form, str(fault)) from None
+
+
+_TOKEN_OPTIONS = ("--auth-token-file", "--auth-token-env")
+
+
+def _secret_in_file(path: Path, form: str, shown: str, limit: int) -> str:
+    """The beginning of a file; `shown` stands for it in what is said of it."""
+    try:
+        with path.open("rb") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(limit)
+    except OSError as fault:
+        raise _wrong(form, f"{shown}: {fault.strerror}") from None
+    if mode & stat.S_IROTH:
+        warning = f"every user of this machine can read the file of {form} {shown}"
+        click.echo(f"{PROGRAM}: warning: {warning}", err=True)
+    return text.decode("utf-8", "replace")
+
+
+def _taken(option: str, variable: str, environ: MutableMapping[str, str]) -> str:
+    """A secret, which leaves the environment so that no pattern can hand it to a server."""
+    if variable not in environ:
+        raise _wrong(option, f"the variable {variable!r} is not set")
+    return environ.pop(variable)
 
 
 # -- commands ---------------------------------------------------------------------------------
@@ -177,7 +467,104 @@ def _one_url(ctx: click.Context, param: click.Parameter, words: tuple[str, ...])
 _WORDS = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
 _URL = click.Argument(["url"], nargs=-1, metavar="URL", envvar="MCP_BRIDGE_URL", callback=_one_url)
 _TARGET = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="URL | -- COMMAND [ARG]...")
+_EXIT_STATUS = """\b
+Exit status:
+  0    stopped as asked, or at the end of its stdin
+  1    failed while running
+  2    the command line or the configuration is wrong
+  3    the address cannot be listened on
+  4    the server's program does not exist or cannot be executed
+  130  interrupted before it listened
+"""
 
+_VARIABLES = """\b
+Each option is also an environment variable: MCP_BRIDGE_LOG_LEVEL for --log-level, and so on.
+The command line goes before it. Repeatable ones hold several values, divided by white space;
+MCP_BRIDGE_ENV, MCP_BRIDGE_HEADER and MCP_BRIDGE_HEADER_FILE hold one a line.
+
+"""
+
+_STDIO_TO_HTTP = """\b
+Examples:
+  One server process per session (the default):
+    mcp-bridge stdio-to-http --cmd "npx -y @modelcontextprotocol/server-everything"
+  One process for all sessions:
+    mcp-bridge stdio-to-http --process shared -- uvx mcp-server-time
+  With four processes started ahead, for servers that start slowly:
+    mcp-bridge stdio-to-http --warm 4 --cmd "npx -y @modelcontextprotocol/server-memory"
+  A variable for the server, and a working directory:
+    mcp-bridge stdio-to-http --env 'API_KEY=${MY_KEY}' --cwd /srv/data -- ./server --verbose
+  For other machines, with a token and TLS:
+    mcp-bridge stdio-to-http --host 0.0.0.0 --allowed-host mcp.example.com \\
+      --auth-token-file token.txt --tls-cert cert.pem --tls-key key.pem -- ./server
+  On a Unix socket:
+    mcp-bridge stdio-to-http --uds /run/mcp.sock -- ./server
+  For old clients too, which know only HTTP+SSE:
+    mcp-bridge stdio-to-http --legacy-sse -- ./server
+
+"""
+
+_HTTP_TO_STDIO = """\b
+Examples:
+  Whatever the server speaks, Streamable HTTP or HTTP+SSE:
+    mcp-bridge http-to-stdio https://mcp.example.com/mcp
+  With a token from the environment:
+    mcp-bridge http-to-stdio --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  With one from a file, which is read again when the server refuses it:
+    mcp-bridge http-to-stdio --header-file 'Authorization: auth.txt' https://mcp.example.com/mcp
+  With certificates of an organisation's own:
+    mcp-bridge http-to-stdio --ca-file ca.pem --client-cert me.pem https://mcp.internal/mcp
+  On a Unix socket:
+    mcp-bridge http-to-stdio unix:/run/mcp.sock:/mcp
+
+"""
+
+_SSE_TO_STDIO = """\b
+Examples:
+  A server that speaks HTTP+SSE, known beforehand:
+    mcp-bridge sse-to-stdio https://mcp.example.com/sse
+  One behind a proxy, that names itself http://0.0.0.0:8000:
+    mcp-bridge sse-to-stdio --rewrite-endpoint https://mcp.example.com/sse
+
+"""
+
+_SSE_TO_HTTP = """\b
+Examples:
+  An old server for new clients, at http://127.0.0.1:8080/mcp:
+    mcp-bridge sse-to-http https://mcp.example.com/sse
+  Its own token for the server, another one for the clients:
+    mcp-bridge sse-to-http --header 'X-Api-Key: ${KEY}' --host 0.0.0.0 \\
+      --allowed-host mcp.example.com --auth-token-file token.txt http://old.internal:8000/sse
+
+"""
+
+_HTTP_TO_HTTP = """\b
+Examples:
+  A remote server at http://127.0.0.1:8080/mcp, with the credentials in one place:
+    mcp-bridge http-to-http --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  A new server for old clients, at http://127.0.0.1:8080/sse:
+    mcp-bridge http-to-http --legacy-sse --transport http https://mcp.example.com/mcp
+
+"""
+
+_TOP_EPILOG = """\b
+Examples:
+  A local server for clients that speak HTTP:
+    mcp-bridge stdio-to-http --cmd "npx -y @modelcontextprotocol/server-everything"
+  A remote server for a client that starts its servers itself:
+    mcp-bridge http-to-stdio --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  The same, if it speaks HTTP+SSE:
+    mcp-bridge sse-to-stdio https://mcp.example.com/sse
+  An HTTP+SSE server for clients that speak Streamable HTTP:
+    mcp-bridge sse-to-http http://127.0.0.1:8000/sse
+  A remote server for clients that speak HTTP, old ones too:
+    mcp-bridge http-to-http --legacy-sse https://mcp.example.com/mcp
+  What a server is, and what is wrong with it:
+    mcp-bridge doctor https://mcp.example.com/mcp
+  Without any other server, to try the bridge:
+    mcp-bridge stdio-to-http -- mcp-bridge demo-server
+
+"""
 
 _SETTINGS: dict[str, Any] = {
     "max_content_width": 100,
@@ -186,7 +573,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-@click.group(context_settings=_SETTINGS, epilog=examples.TOP + examples.EXIT_STATUS)
+@click.group(context_settings=_SETTINGS, epilog=_TOP_EPILOG + _EXIT_STATUS)
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def program() -> None:
     """Lets any MCP client talk to any MCP server."""
@@ -207,30 +594,24 @@ def options_of(*sections: str, but: Sequence[str] = ()) -> list[SectionOption]:
     return [row for row in OPTIONS if row.section in sections and row.opts[0] not in but]
 
 
-def _run(tree: Daemon, *, demo: bool = False) -> int:
+def _run(config: Config, *, demo: bool = False) -> int:
     from bridge import daemon
 
-    return daemon.run(tree, demo=demo)
+    return daemon.run(config, demo=demo)
 
 
 def stdio_to_http(**options: Unpack[StdioToHttp]) -> int:
-    said = _said()
-    config = starting(options, said, _shared(options, said))
+    config = starting(options, level_in(click.get_current_context()), os.environ)
     assert isinstance(config.upstream, Command)
-    demo = config.upstream.argv[-1] == demo_server.name
-    return _run(_watched(config, options, said, admin=admin_of(options, said)), demo=demo)
+    return _run(config, demo=config.upstream.argv[-1] == demo_server.name)
 
 
 def url_to_stdio(**options: Unpack[UrlToStdio]) -> int:
-    said = _said()
-    config = reaching(options, said, Shared(log=log_of(options)))
-    return _run(_watched(config, options, said))
+    return _run(reaching(options, level_in(click.get_current_context()), os.environ))
 
 
 def url_to_http(**options: Unpack[UrlToHttp]) -> int:
-    said = _said()
-    config = reaching_served(options, said, _shared(options, said))
-    return _run(_watched(config, options, said, admin=admin_of(options, said)))
+    return _run(reaching_served(options, level_in(click.get_current_context()), os.environ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,51 +626,50 @@ class Mode:
     examples: str
 
 
-_OVER_STDIO = (REMOTE, ERAS, POLICY, LIMITS, OPERATION, LOGGING)
-_SERVED = (ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, POLICY, QUOTAS, LIMITS, OPERATION, LOGGING)
+_OVER_STDIO = (REMOTE, ERAS, LIMITS, LOGGING)
+_OVER_HTTP = (REMOTE, ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, LIMITS, LOGGING)
 _CHILDREN = ("--process", "--warm")
-_ADMIN = ("--admin", "--admin-token-file", "--admin-token-env")
 
 MODES = (
     Mode(
         "stdio-to-http",
         stdio_to_http,
         _WORDS,
-        options_of(SERVER, CONFINEMENT, *_SERVED),
+        options_of(SERVER, ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, LIMITS, LOGGING),
         "Serve a stdio server over Streamable HTTP." + _WRITTEN,
-        examples.STDIO_TO_HTTP,
+        _STDIO_TO_HTTP,
     ),
     Mode(
         "http-to-stdio",
         url_to_stdio,
         _URL,
-        options_of(*_OVER_STDIO, but=["--max-body", *_ADMIN]),
+        options_of(*_OVER_STDIO, but=["--max-body"]),
         "Make a remote server a local stdio one." + _URL_WRITTEN,
-        examples.HTTP_TO_STDIO,
+        _HTTP_TO_STDIO,
     ),
     Mode(
         "sse-to-stdio",
         url_to_stdio,
         _URL,
-        options_of(*_OVER_STDIO, but=["--max-body", "--transport", *_ADMIN]),
+        options_of(*_OVER_STDIO, but=["--max-body", "--transport"]),
         "Make an HTTP+SSE server a local stdio one." + _URL_WRITTEN,
-        examples.SSE_TO_STDIO,
+        _SSE_TO_STDIO,
     ),
     Mode(
         "sse-to-http",
         url_to_http,
         _URL,
-        options_of(REMOTE, *_SERVED, but=[*_CHILDREN, "--transport"]),
+        options_of(*_OVER_HTTP, but=[*_CHILDREN, "--transport"]),
         "Serve an HTTP+SSE server over Streamable HTTP." + _URL_WRITTEN,
-        examples.SSE_TO_HTTP,
+        _SSE_TO_HTTP,
     ),
     Mode(
         "http-to-http",
         url_to_http,
         _URL,
-        options_of(REMOTE, *_SERVED, but=_CHILDREN),
+        options_of(*_OVER_HTTP, but=_CHILDREN),
         "Serve a remote server over Streamable HTTP." + _URL_WRITTEN,
-        examples.HTTP_TO_HTTP,
+        _HTTP_TO_HTTP,
     ),
 )
 
@@ -300,15 +680,34 @@ for _mode in MODES:
             callback=_mode.run,
             params=[_mode.argument, *_mode.options],
             help=_mode.text,
-            epilog=_mode.examples + examples.VARIABLES + examples.EXIT_STATUS,
+            epilog=_mode.examples + _VARIABLES + _EXIT_STATUS,
             # A server's own options, which follow its first word, stay its own.
             context_settings={"allow_interspersed_args": _mode.argument is not _WORDS},
         )
     )
 
 
+_DOCTOR = """\b
+Examples:
+  A server at a URL, Streamable HTTP or HTTP+SSE:
+    mcp-bridge doctor https://mcp.example.com/mcp
+  One that wants a token:
+    mcp-bridge doctor --header 'Authorization: Bearer ${TOKEN}' https://mcp.example.com/mcp
+  A program that speaks stdio:
+    mcp-bridge doctor -- npx -y @modelcontextprotocol/server-everything
+  For a script:
+    mcp-bridge doctor --json --timeout 1m --cmd "uvx mcp-server-time"
+
+\b
+Exit status:
+  0    a client could work with it
+  1    none could; the last line says why, and what to do
+  2    the command line or the configuration is wrong
+"""
+
+
 def doctor(**options: Unpack[Examining]) -> int:
-    upstream = examined(options, _said())
+    upstream = examined(options, level_in(click.get_current_context()), os.environ)
     from bridge import doctor as examination
 
     timing = Timing(connect=options["connect_timeout"])
@@ -323,90 +722,9 @@ program.add_command(
         short_help="Say what a server is, and whether it works.",
         help="Say what a server is, and whether a client could work with it. No tool of it is called."
         + _WRITTEN,
-        epilog=examples.DOCTOR,
+        epilog=_DOCTOR,
     )
 )
-
-
-def replay(**options: Unpack[Replaying]) -> int:
-    upstream = replayed_on(options, _said())
-    from bridge import replay as replaying
-
-    return replaying.run(
-        options["file"],
-        upstream,
-        server=options["server"],
-        timeout=options["timeout"],
-        json=options["json"],
-    )
-
-
-def replayed_on(options: Replaying, said: Said) -> Command | Remote:
-    """The server of `--to`, or of the words after `--`. Raises click.UsageError."""
-    target = options["to"]
-    if target and options["words"]:
-        raise click.UsageError("--to and a command after -- exclude each other; give one.")
-    if not target and not options["words"]:
-        raise click.UsageError("No server to run it on: give --to URL, or a command after --.")
-    if not target:
-        return command_of(options, said)
-    if _is_url(target):
-        options["url"] = _one_url(click.get_current_context(), _TO, (target,))
-        return remote_of(options, said)
-    try:
-        options["words"] = parse_command(target)
-    except ValueError as fault:
-        raise click.BadParameter(str(fault), click.get_current_context(), _TO) from None
-    return command_of(options, replace(said, level=lambda name: Level(3 * (name == "words"))))
-
-
-_TO = REPLAYING[0]
-_RECORDING = click.Argument(
-    ["file"], type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
-)
-_SERVER = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
-
-program.add_command(
-    SectionCommand(
-        "replay",
-        callback=replay,
-        params=[_RECORDING, _SERVER, *REPLAYING, *options_of(SERVER, REMOTE, but=["--cmd"])],
-        short_help="Run recorded traffic again, and compare answers.",
-        help="Run the traffic of --record again on a server, and show what is answered otherwise." + _WRITTEN,
-        epilog=examples.REPLAY,
-    )
-)
-program.add_command(
-    serve_command(
-        options_of(LISTENING, REPLICAS, ACCESS, OPERATION, LOGGING), examples.VARIABLES + examples.EXIT_STATUS
-    )
-)
-program.add_command(config_command())
-
-
-class Late(click.Command):
-    """A command of a bridge that runs; what it takes is known when it is called."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        try:
-            commands: Mapping[str, click.Command] = importlib.import_module("bridge.admin.commands").COMMANDS
-        except ModuleNotFoundError as fault:
-            raise click.ClickException(f"{self.name} needs {fault.name}, which is not installed") from None
-        return commands[str(self.name)].make_context(info_name, args, parent, **extra)
-
-
-for _name, _help in {
-    "status": "Show what the servers of a running bridge are at.",
-    "sessions": "List the sessions of a running bridge.",
-    "children": "List the server processes of a running bridge.",
-    "drain": "Let a running bridge, or one server, finish and stop.",
-    "reload": "Let a running bridge read its file again.",
-    "log-level": "Show or set what a running bridge logs.",
-    "health": "Tell whether a running bridge is well.",
-}.items():
-    program.add_command(Late(_name, short_help=_help))
 
 
 @program.command("demo-server")

@@ -9,18 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
-from bridge.core.quota import Quota as Quota
-from bridge.core.quota import Rate as Rate
-from bridge.core.rules import Policy as Policy
-from bridge.core.rules import Rule as Rule
 from bridge.era.revisions import Era
 from bridge.era.terms import Terms
 
 KIB = 1024
 MIB = 1024 * KIB
-GIB = 1024 * MIB
 
 
 class ProcessModel(StrEnum):
@@ -61,35 +55,17 @@ class LogFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confinement:
-    """What a child may not do, beside what the bridge itself may not; None leaves the bridge's own.
-
-    `rlimits` are names such as `nofile` with the limit to set, soft and hard; None lifts it as far
-    as the hard limit of the bridge. `user` and `group` need privileges, and clear the other groups.
-    """
-
-    rlimits: tuple[tuple[str, int | None], ...] = ()
-    umask: int | None = None
-    user: str | None = None
-    group: str | None = None
-    no_new_privileges: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A server to start: argument vector, never a shell line.
 
     `env` holds the variables set for the child, already expanded; `inherit_env` names, as
-    glob patterns, which of the bridge's own variables it also gets, besides SAFE_ENV unless
-    `only_env` is set.
+    glob patterns, which of the bridge's own variables it also gets.
     """
 
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    env: tuple[tuple[str, str], ...] = ()
     inherit_env: tuple[str, ...] = ()
-    only_env: bool = False
     cwd: Path | None = None
-    confinement: Confinement = Confinement()
 
 
 # What a child needs to find programs, its home, its language and its certificates;
@@ -154,14 +130,9 @@ class Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may talk to the bridge.
-
-    `token` is the static bearer of everybody, and `callers` are names with a bearer for each, who
-    are told from one another; without either there is no authorization.
-    """
+    """Who may talk to the bridge. `token` is the static bearer, or None for no authorization."""
 
     token: str | None = field(default=None, repr=False)
-    callers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
 
@@ -249,58 +220,6 @@ class Replicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admin:
-    """The listener of the operator: metrics, health, and control.
-
-    It exists if `uds` or `port` is given. Over TCP what changes or shows anything but metrics and
-    health needs `token`; with a token everything but health needs it.
-    """
-
-    uds: Path | None = None
-    uds_mode: int = 0o600
-    host: str = "127.0.0.1"
-    port: int | None = None
-    token: str | None = field(default=None, repr=False)
-
-    @property
-    def wanted(self) -> bool:
-        return self.uds is not None or self.port is not None
-
-
-class AuditTarget(StrEnum):
-    FILE = "file"
-    JOURNAL = "journal"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """The record of who did what: JSON lines to `path`, or to the journal.
-
-    `arguments` are glob patterns `TOOL.ARGUMENT` (`search.query`, `*.path`): of all others
-    only names are written. It exists if `target` is set.
-    """
-
-    target: AuditTarget | None = None
-    path: Path | None = None
-    arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """Traffic as JSON lines, for `mcp-bridge replay`; `secrets` leaves out the redaction."""
-
-    path: Path | None = None
-    secrets: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tracing:
-    """OpenTelemetry, whose exporter is set up by its own OTEL_ variables."""
-
-    enabled: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     level: str = "info"
     format: LogFormat = LogFormat.PLAIN
@@ -308,14 +227,9 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One server, and how it is served; `listen` matters only where `downstream` is HTTP.
-
-    `name` is what it is called among several, in metrics and in logs. What is common to all
-    servers of a process (`access`, `log`, `replicas`, `listen` but for its path) is the same in each.
-    """
+    """`upstream` is the server; `listen` matters only where `downstream` is HTTP."""
 
     upstream: Command | Remote
-    name: str = "default"
     downstream: Downstream = Downstream.HTTP
     process: ProcessModel = ProcessModel.SESSION
     warm: int = 1
@@ -324,41 +238,9 @@ class Config:
     isolation: Isolation = Isolation.PRINCIPAL
     when_full: WhenFull = WhenFull.WAIT
     terms: Terms = field(default_factory=Terms)
-    policy: Policy = field(default_factory=Policy)
-    quota: Quota = Quota()
     replicas: Replicas = Replicas()
     listen: Listen = Listen()
     access: Access = Access()
     limits: Limits = Limits()
     timing: Timing = Timing()
     log: Log = Log()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
-    """The whole process: its servers, and what an operator has of it.
-
-    The servers have their own paths; `default` names the one that is at `/mcp` too. A command of
-    one server is a Daemon with one, whose path is what `--path` says. `file` is what it was
-    read from, if it can be read again.
-    """
-
-    servers: tuple[Config, ...]
-    default: str | None = None
-    listen: Listen = Listen()
-    access: Access = Access()
-    log: Log = Log()
-    admin: Admin = Admin()
-    audit: Audit = Audit()
-    record: Record = Record()
-    tracing: Tracing = Tracing()
-    drain: float = Timing().drain
-    file: Path | None = None
-
-    @classmethod
-    def of(cls, config: Config, **more: Any) -> Daemon:
-        """A Daemon of one server."""
-        return cls(
-            servers=(config,), listen=config.listen, access=config.access, log=config.log,
-            drain=config.timing.drain, **more,
-        )  # fmt: skip

@@ -43,9 +43,6 @@ class Host(Keeper, Protocol):
     async def open(self, *, fresh: bool, era: Era) -> Link:
         """A link on which nothing was asked. Raises ServerFault."""
 
-    def charge_start(self, caller: str) -> None:
-        """Count one more upstream session of this caller's. Raises CallerLimit."""
-
     def expect(self, upstreams: int) -> None:
         """So many links may be wanted at short notice."""
 
@@ -92,13 +89,12 @@ class Crossing:
         self._stocking = False
         self._each = config.limits.upstreams_per_subject
 
-    async def link(self, asked: Request, subject: str, caller: str) -> Link | Response | Elsewhere:
+    async def link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
         """The upstream session for a request; the answer, if it names a call that cannot be gone on with.
 
-        Raises ServerFault; PoolFull if there is no room for one more, CallerLimit if `caller` may have none.
+        Raises ServerFault; PoolFull if there is no room for one more.
         """
         if self._config.isolation is Isolation.REQUEST:
-            self._host.charge_start(caller)
             return await self._open(NOTHING, CLIENT, None)
         shared = self._config.isolation is Isolation.SHARED
         if not (subject or shared):
@@ -112,7 +108,7 @@ class Crossing:
         identity = CLIENT
         if self._terms.forward_identity and envelope.client:
             identity = bytes(envelope.client)
-        session = await self._session("" if shared else subject, identity, wanted, asked.method, caller)
+        session = await self._session("" if shared else subject, identity, wanted, asked.method)
         session.wanted += 1
         try:
             return await session.kept.get()
@@ -133,11 +129,7 @@ class Crossing:
 
     # Which one
 
-    async def _session(
-        self, subject: str, identity: bytes, wanted: Capabilities, method: str, caller: str
-    ) -> _Session:
-        patience = asyncio.get_running_loop().time() + self._config.timing.queue
-        charged = False
+    async def _session(self, subject: str, identity: bytes, wanted: Capabilities, method: str) -> _Session:
         while True:
             # Looked up again after each wait, in which those without a session are forgotten.
             mine = self._held.setdefault((subject, identity), {})
@@ -147,15 +139,12 @@ class Crossing:
                 session = mine.pop(choice.fingerprint)
                 mine[choice.fingerprint] = session  # used last
                 break
-            if not charged:
-                self._host.charge_start(caller)
-                charged = True
             if choice.close is not None:
                 self._let_go(mine, choice.close)
             if self._has_room():
                 session = mine[choice.fingerprint] = self._made(choice.fingerprint, identity)
                 break
-            await self._make_room(patience)
+            await self._make_room()
         session.last = asyncio.get_running_loop().time()
         return session
 
@@ -232,8 +221,8 @@ class Crossing:
     def _has_room(self) -> bool:
         return sum(len(mine) for mine in self._held.values()) < self._config.limits.upstreams
 
-    async def _make_room(self, patience: float) -> None:
-        """Let the least recently used idle session of anybody go, or wait for room until then, or refuse."""
+    async def _make_room(self) -> None:
+        """Let the least recently used idle session of anybody go, or wait for one, or refuse."""
         idle = [
             (session.last, mine, one)
             for mine in self._held.values()
@@ -247,10 +236,11 @@ class Crossing:
         full = PoolFull("Every server process is in use by somebody else", retry_after=1.0)
         if self._config.when_full is WhenFull.REFUSE:
             raise full
-        while not (self._has_room() or self._has_idle()):
-            if asyncio.get_running_loop().time() >= patience:
-                raise full
-            await anyio.sleep(_LOOK)  # what becomes idle does not tell
+        with anyio.move_on_after(self._config.timing.queue) as patience:
+            while not self._has_idle():  # noqa: ASYNC110  # what becomes idle does not tell
+                await anyio.sleep(_LOOK)
+        if patience.cancelled_caught:
+            raise full
 
     def _has_idle(self) -> bool:
         return any(session.idle for mine in self._held.values() for session in mine.values())

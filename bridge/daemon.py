@@ -1,9 +1,8 @@
 """The process: its event loop, its signals, and how it ends.
 
-SIGTERM and SIGINT drain: nothing new is accepted, what runs may finish within a limit, the rest is
-answered with an error, children go down the ladder, and the exit status is 0. A second signal ends
-the process at once; its guard then ends the children. SIGHUP reads the configuration file again; a
-bridge that has none drains, for then it is the terminal that hung up.
+SIGTERM, SIGINT and SIGHUP drain: nothing new is accepted, what runs may finish within a
+limit, the rest is answered with an error, children go down the ladder, and the exit status
+is 0. A second signal ends the process at once; its guard then ends the children.
 
 A bridge on its own stdin and stdout also ends, with status 0, when its input has ended and
 every answer is out, when nobody reads its output, and when the process that started it is gone.
@@ -26,36 +25,27 @@ import anyio
 
 from bridge import telemetry
 from bridge.app import running, wrapping
-from bridge.config import Daemon, Downstream
-from bridge.errors import UsageFault
+from bridge.config import Config, Downstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge.gateway import Gateway
-
 log = logging.getLogger("bridge")
 
-_SIGNALS = tuple(
-    signal.Signals[name] for name in ("SIGTERM", "SIGINT", "SIGHUP") if name in signal.Signals.__members__
-)
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 _CHECK: Final = 1.0
 """Seconds between two looks at whether the parent is still there."""
 
 
-def run(daemon: Daemon, *, demo: bool = False, read: Callable[[], Daemon] | None = None) -> int:
-    """Serve until told to stop; gives the exit status. Raises BridgeError for faults at start.
-
-    `read` gives the tree anew, if it came from a file.
-    """
+def run(config: Config, *, demo: bool = False) -> int:
+    """Serve until told to stop; gives the exit status. Raises BridgeError for faults at start."""
     _hold_places()
-    over_stdio = any(config.downstream is Downstream.STDIO for config in daemon.servers)
     # Before anything may print.
-    own = _set_aside() if over_stdio else None
-    stop_logging = telemetry.setup(daemon.log)
+    own = _set_aside() if config.downstream is Downstream.STDIO else None
+    stop_logging = telemetry.setup(config.log)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(daemon, demo, read) if own is None else _wrap(daemon, own))
+            runner.run(_serve(config, demo) if own is None else _wrap(config, own))
     finally:
         stop_logging()
     return 0
@@ -79,40 +69,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(daemon: Daemon, demo: bool, read: Callable[[], Daemon] | None) -> None:
-    with _signals(hup=daemon.file is None) as told:
-        async with running(daemon, os.environ, read=read) as (gateway, served):
-            _announce(daemon, served.url, served.listening, demo=demo)
+async def _serve(config: Config, demo: bool) -> None:
+    with _signals() as told:
+        async with running(config, os.environ) as (relay, served):
+            telemetry.announce(
+                sys.stderr,
+                config,
+                url=served.url,
+                listening=served.listening if config.listen.uds is None else f"unix:{served.listening}",
+                demo=demo,
+            )
             _settle_memory()
-            async with anyio.create_task_group() as tasks:
-                if daemon.file is not None:
-                    tasks.start_soon(_reload_on_hup, gateway)
-                await _either(told, gateway.stopping)
-                tasks.cancel_scope.cancel()
-            log.info("stopping: %d sessions open", gateway.open_sessions)
+            await told.wait()
+            log.info("stopping: %d sessions open", len(relay.sessions))
             served.stop_accepting()
-            await gateway.drained(gateway.daemon.drain)
+            with anyio.move_on_after(config.timing.drain):
+                await relay.drained()
     log.info("stopped")
-
-
-def _announce(daemon: Daemon, url: str, listening: str, *, demo: bool) -> None:
-    listening = listening if daemon.listen.uds is None else f"unix:{listening}"
-    if daemon.file is None:
-        (config,) = daemon.servers
-        telemetry.announce(sys.stderr, config, url=url, listening=listening, demo=demo)
-
-
-async def _reload_on_hup(gateway: Gateway) -> None:
-    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            try:
-                await gateway.reload()
-            except UsageFault as fault:
-                log.error("nothing was reloaded: %s", fault)
-
-
-async def _either(*events: anyio.Event) -> None:
-    await _first(*(event.wait for event in events))
 
 
 class _Own(NamedTuple):
@@ -136,10 +109,9 @@ def _set_aside() -> _Own:
     return own
 
 
-async def _wrap(daemon: Daemon, own: _Own) -> None:
-    (config,) = daemon.servers
-    with _signals(hup=True) as told:
-        async with wrapping(daemon, os.environ, own.reading, own.writing) as port:
+async def _wrap(config: Config, own: _Own) -> None:
+    with _signals() as told:
+        async with wrapping(config, os.environ, own.reading, own.writing) as port:
             telemetry.announce_stdio(sys.stderr, config)
             _settle_memory()
 
@@ -147,7 +119,7 @@ async def _wrap(daemon: Daemon, own: _Own) -> None:
                 await told.wait()
                 log.info("stopping")
                 port.drain()
-                await anyio.sleep(daemon.drain)
+                await anyio.sleep(config.timing.drain)
 
             await _first(port.serve, drained, partial(_orphaned, own.parent))
 
@@ -175,12 +147,8 @@ async def _orphaned(parent: int) -> None:
 
 
 @contextmanager
-def _signals(*, hup: bool) -> Iterator[anyio.Event]:
-    """An event that the first signal sets; the second ends the process on the spot.
-
-    With `hup`, SIGHUP is one of them.
-    """
-    numbers = [number for number in _SIGNALS if hup or number.name != "SIGHUP"]
+def _signals() -> Iterator[anyio.Event]:
+    """An event that the first signal sets; the second ends the process on the spot."""
     told = anyio.Event()
     loop = asyncio.get_running_loop()
 
@@ -189,12 +157,12 @@ def _signals(*, hup: bool) -> Iterator[anyio.Event]:
             os._exit(128 + number)
         told.set()
 
-    for number in numbers:
+    for number in _SIGNALS:
         loop.add_signal_handler(number, hear, number)
     try:
         yield told
     finally:
-        for number in numbers:
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
 

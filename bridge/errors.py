@@ -71,12 +71,6 @@ class PoolFull(CircuitOpen):
     reason = "upstreams"
 
 
-class CallerLimit(CircuitOpen):
-    """A caller may have no more upstream sessions for now."""
-
-    reason = "caller_starts"
-
-
 class UpstreamVersion(ServerFault):
     reason = "upstream_version"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,6 @@ from bridge.core.events import (
     Asked,
     Down,
     Ended,
-    Entered,
     Event,
     Exchange,
     Left,
@@ -51,7 +50,6 @@ from bridge.core.message import (
     Id,
     Malformed,
     Notification,
-    Params,
     Request,
     Response,
     asks,
@@ -78,32 +76,13 @@ _OPENING: Final = frozenset({"initialize", "server/discover"})
 """Requests that a server answers as soon as it runs; held to the start limit."""
 
 
-class Traffic:
-    """Bytes of the messages that went to a server, over all its links, and that came from it."""
-
-    __slots__ = ("came", "went")
-
-    def __init__(self) -> None:
-        self.went = 0
-        self.came = 0
-
-
 class Link:
     """One upstream session: what is sent over it, and to whom what comes back belongs.
 
-    `era` is what its parties speak: to a modern server nobody answers questions. `outer` are layers
-    at the client's end of every pipeline; they keep nothing of a link, and so may be those of others.
+    `era` is what its parties speak: to a modern server nobody answers questions.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        fresh: bool,
-        era: Era = Era.LEGACY,
-        outer: Sequence[Layer] = (),
-        traffic: Traffic | None = None,
-    ) -> None:
+    def __init__(self, config: Config, *, fresh: bool, era: Era = Era.LEGACY) -> None:
         self._limits, self._timing = config.limits, config.timing
         self.era = era
         self.kept = False
@@ -111,10 +90,8 @@ class Link:
         self.tools_changed = 0
         """How often the server said that its tools changed."""
         self._correlation = Correlation(fresh=fresh)
-        self._traffic = traffic or Traffic()
-        self._outer = tuple(outer)
-        self._pipeline = Pipeline(self._outer)
-        self._layered = bool(self._outer)
+        self._pipeline = Pipeline()
+        self._layered = False
         """Whether anything is between a port and the wire."""
         self._crossed: dict[Party, Pipeline] = {}
         """The pipelines of parties that have one of their own."""
@@ -157,14 +134,14 @@ class Link:
 
     def insert(self, *layers: Layer) -> None:
         """Put layers between all ports and the wire."""
-        self._pipeline = Pipeline((*self._outer, *layers))
+        self._pipeline = Pipeline(layers)
         self._layered = True
 
     def join(self, port: Port, *layers: Layer, behind: Party | None = None) -> None:
         """Serve a port; `layers` are its own, and `behind` is the party they speak to the server as."""
         self._ports[port.party] = port
         if layers:
-            pipeline = Pipeline((*self._outer, *layers))
+            pipeline = Pipeline(layers)
             self._layered = True
             for party in (port.party, behind or port.party):
                 self._crossed[party] = pipeline
@@ -242,29 +219,16 @@ class Link:
     # Client to server
 
     def ask(
-        self,
-        port: Port,
-        asked: Request,
-        via: object,
-        *,
-        wants_log: bool = False,
-        askable: bool = True,
-        params: Params | None = None,
-        entry: Entered | None = None,
+        self, port: Port, asked: Request, via: object, *, wants_log: bool = False, askable: bool = True
     ) -> Exchange | Malformed:
         """Send a client's request on; the refusal if its id is in use.
-
-        `params` are its, if they were read; `entry` is what the port closes.
 
         The answer comes through `port.answered`, possibly before this returns.
         """
         party = port.party
         if asked.id in party.exchanges:
             return Malformed(INVALID_REQUEST, "Invalid Request: this id is in flight already", asked.id)
-        exchange = Exchange(party, asked, via, log=wants_log, askable=askable, params=params, entry=entry)
-        if entry is not None:
-            entry.sent = True
-            entry.goes_to(self.era.value)
+        exchange = Exchange(party, asked, via, log=wants_log, askable=askable)
         if asked.method == "initialize":
             party.capabilities, party.offer = _declared(asked), asked
         if self.fault is not None:
@@ -368,9 +332,7 @@ class Link:
                         if self._upstream is not None:
                             message = send.message
                             beside = message.headers if isinstance(message, Request) else ()
-                            line = line_safe(message.raw)
-                            self._traffic.went += len(line)
-                            self._upstream.send(line, beside)
+                            self._upstream.send(line_safe(message.raw), beside)
 
     # Server to client
 
@@ -382,7 +344,6 @@ class Link:
             if isinstance(line, Overlong):
                 self._unreadable(line.head, line.tail, f"a message of {line.size} bytes is over the limit")
                 continue
-            self._traffic.came += len(line)
             found = read(line, depth=self._limits.depth)
             for message in found.members if isinstance(found, Batch) else (found,):
                 if isinstance(message, Malformed):

@@ -26,15 +26,10 @@ from bridge.config import (
 )
 from bridge.era.terms import Attribution, Declare, Tasks
 from bridge.values import (
-    parse_account,
-    parse_argument_glob,
-    parse_audit,
     parse_authority,
     parse_base_url,
-    parse_caller,
     parse_command,
     parse_duration,
-    parse_glob,
     parse_header,
     parse_header_file,
     parse_host,
@@ -44,12 +39,8 @@ from bridge.values import (
     parse_path,
     parse_pattern,
     parse_peer,
-    parse_place,
-    parse_rate,
     parse_replica,
-    parse_rlimit,
     parse_root,
-    parse_server,
     parse_size,
     parse_variable,
     spell_duration,
@@ -58,31 +49,20 @@ from bridge.values import (
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-(
-    SERVER, CONFINEMENT, REMOTE, ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, POLICY, QUOTAS, LIMITS,
-    OPERATION, LOGGING,
-) = SECTIONS = (
+SERVER, REMOTE, ERAS, LISTENING, PROCESSES, REPLICAS, ACCESS, LIMITS, LOGGING = SECTIONS = (
     "Server command",
-    "Confinement",
     "Remote server",
     "Eras",
     "Listening",
     "Sessions and processes",
     "Replicas",
     "Access",
-    "Policy",
-    "Limits per caller",
     "Limits and time",
-    "Operation",
     "Logging",
-)  # fmt: skip
+)
 
-FILE = "Configuration"
-"""The heading of what `serve` alone has."""
 DIAGNOSIS = "Diagnosis"
 """The heading of what `doctor` alone has, which bridges nothing."""
-REPLAY = "Replay"
-"""The heading of what `replay` alone has."""
 
 _DEFAULT = Config(upstream=Command(argv=()))
 _REMOTE_DEFAULT = Remote(url="")
@@ -95,14 +75,9 @@ class SectionOption(click.Option):
     A repeatable one takes many values from its variable: one a line if `lines`, else one a word.
     """
 
-    def __init__(self, *args: Any, section: str, read: Any, lines: bool = False, **kwargs: Any) -> None:
-        kwargs["type" if isinstance(read, click.ParamType) else "callback"] = (
-            read if isinstance(read, click.ParamType) else _reads(read)
-        )
+    def __init__(self, *args: Any, section: str, lines: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
-        self.read = read
-        """A click type, or a function that raises ValueError."""
         self.lines = lines
         self.envvar: str = variable_of(self)
 
@@ -128,7 +103,7 @@ class SectionCommand(click.Command):
     """A command whose help has its options under headings, in the order of `SECTIONS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for section in (FILE, DIAGNOSIS, REPLAY, *SECTIONS):
+        for section in (DIAGNOSIS, *SECTIONS):
             if rows := _records(ctx, self.options_of(section)):
                 _write_section(formatter, section, rows)
         _write_section(formatter, "Other", _records(ctx, self.get_params(ctx)[-1:]))
@@ -148,13 +123,14 @@ def _write_section(formatter: click.HelpFormatter, heading: str, rows: list[tupl
 
 def option(section: str, name: str, metavar: str | None, read: Any, text: str, **attrs: Any) -> SectionOption:
     """One row of the table below; `read` is a click type, or a function that raises ValueError."""
+    reading = {"type": read} if isinstance(read, click.ParamType) else {"callback": _reads(read)}
     return SectionOption(
         [name],
         section=section,
-        read=read,
         metavar=metavar,
         help=" ".join(text.split()),
         show_default="default" in attrs,
+        **reading,
         **attrs,
     )
 
@@ -175,7 +151,6 @@ def _reads(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
-_PATH = click.Path(path_type=Path)
 
 OPTIONS = (
     option(SERVER, "--cmd", "COMMAND", parse_command, """
@@ -187,18 +162,7 @@ OPTIONS = (
     option(SERVER, "--inherit-env", "PATTERN", parse_pattern, """
         Passes on the bridge's variables with such names, e.g. 'GITHUB_*', besides the safe few (PATH, HOME,
         LANG, …). Repeatable.""", multiple=True),
-    option(SERVER, "--only-env", None, click.BOOL, """
-        Passes on nothing but what --env and --inherit-env name, not even PATH.""", is_flag=True),
     option(SERVER, "--cwd", "DIR", _DIRECTORY, "Working directory of the server."),
-    option(CONFINEMENT, "--rlimit", "NAME=N", parse_rlimit, """
-        A limit of the server's processes, soft and hard, e.g. nofile=256, as=2GiB or core=0; unlimited lifts
-        it as far as that may be. Repeatable.""", multiple=True),
-    option(CONFINEMENT, "--umask", "MODE", parse_mode, "The server's file mode mask, in octal."),
-    option(CONFINEMENT, "--user", "USER", parse_account, """
-        Run the server as this user, by name or number. Takes privileges; other groups are left."""),
-    option(CONFINEMENT, "--group", "GROUP", parse_account, "Run the server as this group."),
-    option(CONFINEMENT, "--no-new-privileges", None, click.BOOL, """
-        The server gains no privileges by programs that it starts (setuid and the like).""", is_flag=True),
     option(REMOTE, "--transport", None, click.Choice([transport.value for transport in Transport]), """
         How the server is spoken to. auto: Streamable HTTP, and HTTP+SSE if the server knows only that.""",
         default=_REMOTE_DEFAULT.transport.value),
@@ -248,7 +212,7 @@ OPTIONS = (
         Port to listen on; 0 takes a free one and prints it.""", default=_DEFAULT.listen.port),
     option(LISTENING, "--path", "PATH", parse_path, "Path of the MCP endpoint.",
         default=_DEFAULT.listen.path),
-    option(LISTENING, "--uds", "PATH", _PATH, """
+    option(LISTENING, "--uds", "PATH", click.Path(path_type=Path), """
         Listen on a Unix domain socket instead of an address."""),
     option(LISTENING, "--uds-mode", "MODE", parse_mode, """
         File mode of that socket, in octal.""", default=f"{_DEFAULT.listen.uds_mode:o}"),
@@ -299,27 +263,6 @@ OPTIONS = (
     option(ACCESS, "--insecure-no-auth", None, click.BOOL, """
         Listen beyond loopback without a token: anyone who reaches the port can run the server's tools.""",
         is_flag=True),
-    option(ACCESS, "--caller", "NAME=FILE", parse_caller, """
-        A caller with a token of its own, in this file, told from others in sessions, limits and logs.
-        Repeatable.""", multiple=True, lines=True),
-    *(
-        option(POLICY, f"--{verb}-{what}", "GLOB", parse_glob, f"{text} Repeatable.",
-               multiple=True, lines=True)
-        for what, whose in (("method", "Methods"), ("tool", "Tools"), ("prompt", "Prompts"),
-                            ("resource", "Resources, by URI,"))
-        for verb, text in (
-            ("allow", f"{whose} that clients may use; others of the kind are hidden and refused."),
-            ("deny", f"{whose} that they may not, allowed or not."),
-        )
-    ),
-    option(QUOTAS, "--caller-concurrent", "N", click.IntRange(min=1), """
-        Requests that one caller may have in flight; the next one gets 429."""),
-    option(QUOTAS, "--caller-rate", "N/s[:BURST]", parse_rate, """
-        Requests of one caller, in the long run and at once, e.g. 10/s:50 or 100/min."""),
-    option(QUOTAS, "--caller-sessions", "N", click.IntRange(min=1), """
-        Sessions that one caller may have open at a time."""),
-    option(QUOTAS, "--caller-starts", "N/min[:BURST]", parse_rate, """
-        How often one caller may make the bridge start a server or open a session with it."""),
     option(LIMITS, "--start-timeout", "TIME", parse_duration, """
         For a server to answer its handshake.""", default=spell_duration(_DEFAULT.timing.start)),
     option(LIMITS, "--request-timeout", "TIME", parse_limit, """
@@ -329,48 +272,10 @@ OPTIONS = (
         Of an HTTP request body; larger ones get 413.""", default=spell_size(_DEFAULT.limits.body)),
     option(LIMITS, "--max-line", "SIZE", parse_size, """
         Of one message, as a line or an event.""", default=spell_size(_DEFAULT.limits.line)),
-    option(OPERATION, "--admin", "LISTEN", parse_place, """
-        Where an operator is served: metrics, health, status and control, at unix:PATH, PORT or HOST:PORT.
-        Over TCP without a token it shows metrics and health only."""),
-    option(OPERATION, "--admin-token-file", "FILE", _FILE, """
-        Ask for the token in this file there, except for health."""),
-    option(OPERATION, "--admin-token-env", "VAR", str, "The same, with the token in this variable."),
-    option(OPERATION, "--audit-log", "FILE|journal", parse_audit, """
-        Write down who did what, one JSON object for each request, to this file or the system's journal."""),
-    option(OPERATION, "--audit-argument", "TOOL.ARGUMENT", parse_argument_glob, """
-        Arguments whose values are written there too, e.g. search.query or '*.path'. Repeatable.""",
-        multiple=True, lines=True),
-    option(OPERATION, "--record", "FILE", _PATH, """
-        Write the traffic down, for mcp-bridge replay. What looks secret is left out."""),
-    option(OPERATION, "--record-secrets", None, click.BOOL, "Leave nothing out of it.", is_flag=True),
-    option(OPERATION, "--trace", None, click.BOOL, """
-        Send spans to where OTEL_EXPORTER_OTLP_ENDPOINT says, by OpenTelemetry (the extra 'otel').""",
-        is_flag=True),
-    option(OPERATION, "--drain-timeout", "TIME", parse_duration, """
-        For calls in flight to finish when the bridge is told to stop.""",
-        default=spell_duration(_DEFAULT.timing.drain)),
     option(LOGGING, "--log-level", None, click.Choice(LOG_LEVELS, case_sensitive=False), """
         The least that is logged, on stderr.""", default=_DEFAULT.log.level),
     option(LOGGING, "--log-format", None, click.Choice([form.value for form in LogFormat]), """
         json: one object a line.""", default=_DEFAULT.log.format.value),
-)  # fmt: skip
-
-SERVING = (
-    option(FILE, "--config", "FILE", _FILE, """
-        The configuration: TOML, or the JSON with mcpServers that clients have. Without it, mcp-bridge.toml in
-        the directory that CONFIGURATION_DIRECTORY names."""),
-    option(FILE, "--default", "NAME", parse_server, """
-        The server that is at the path of the listener too, besides /servers/NAME/mcp."""),
-)  # fmt: skip
-
-REPLAYING = (
-    option(REPLAY, "--to", "TARGET", str, """
-        The server to run it on, a URL or a command. Or give the command after --."""),
-    option(REPLAY, "--server", "NAME", parse_server, """
-        The server whose traffic it is, where the recording has several."""),
-    option(REPLAY, "--timeout", "TIME", parse_duration, "For each answer.", default="30s"),
-    option(REPLAY, "--json", None, click.BOOL, """
-        Print one JSON object, as is done anyway where no terminal reads it, and no table.""", is_flag=True),
 )  # fmt: skip
 
 DIAGNOSING = (

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, Self
@@ -21,12 +21,9 @@ from msgspec import UNSET
 
 from bridge.config import Config, Downstream, ProcessModel, Remote
 from bridge.core.events import Exchange
-from bridge.core.layer import Layer
 from bridge.core.message import Request, Response, notification
-from bridge.core.quota import Quota, Quotas, TooMuch
 from bridge.core.restart import RestartPolicy, Restarts
 from bridge.core.sharing import Sharing
-from bridge.core.trace import Context
 from bridge.crossing import Crossing
 from bridge.detection import Detection
 from bridge.downstream.base import Port
@@ -34,14 +31,12 @@ from bridge.era.legacy_to_modern import LegacyToModern
 from bridge.era.revisions import Era
 from bridge.era.suspend import Calls, Elsewhere
 from bridge.era.task_ids import TaskIds
-from bridge.errors import CallerLimit, CircuitOpen, EraChanged, ServerFault
+from bridge.errors import CircuitOpen, EraChanged, ServerFault
 from bridge.evidence import INITIALIZE, Evidence, told
 from bridge.kept import STOPPING, Kept
-from bridge.link import Caller, Link, Traffic
-from bridge.observe import Entry, Watcher
+from bridge.link import Caller, Link
 from bridge.readiness import Readiness
 from bridge.seal import Seal, read_ring
-from bridge.status import SessionStatus
 from bridge.upstream.base import Source
 
 log = logging.getLogger("bridge.relay")
@@ -50,17 +45,11 @@ log = logging.getLogger("bridge.relay")
 class Session(Protocol):
     """A downstream session as the relay sees it: something that counts and grows old."""
 
-    caller: str
-    """Whose it is."""
-
     def idle_since(self) -> float | None:
         """When its last request ended, on the loop's clock; None while anything runs or listens."""
 
     def close(self, why: str) -> None:
         """End it now: answer what waits, end its streams, let go of its link."""
-
-    def status(self) -> SessionStatus | None:
-        """What an operator is told of it; None while it is being opened."""
 
 
 class LegacyPort(Port, Protocol):
@@ -71,39 +60,13 @@ class LegacyPort(Port, Protocol):
 
 
 class Relay:
-    """Opens links and keeps sessions. Use as `async with`; leaving it closes every link.
+    """Opens links and keeps sessions. Use as `async with`; leaving it closes every link."""
 
-    `watchers` look at every request; `outer` are layers at the client's end of every pipeline.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        source: Source,
-        *,
-        watchers: Sequence[Watcher] = (),
-        outer: Sequence[Layer] = (),
-    ) -> None:
+    def __init__(self, config: Config, source: Source) -> None:
         self.config = config
-        self.quotas = None if config.quota == Quota() else Quotas(config.quota)
-        """Holds callers to what they may have."""
-        self._watchers = tuple(watchers) if self.quotas is None else (*watchers, self.quotas)
-        self.traffic = Traffic()
-        self.waiting = 0
-        """Requests and sessions that wait for a server to be had."""
-        self.starts = 0
-        """Links opened: processes taken into use, or connections made."""
-        self.failures = 0
-        """Starts and handshakes that failed."""
-        self.streams = 0
-        """GET streams and subscriptions that are open."""
-        self.resumptions = 0
-        """Streams taken up again with Last-Event-ID."""
-        self._outer = outer
         self.readiness = Readiness()
         self.sessions: dict[str, Session] = {}
         self.draining = False
-        self._now = time.monotonic
         self._source = source
         self._links: set[Link] = set()
         self._blank: Link | None = None
@@ -148,52 +111,6 @@ class Relay:
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
 
-    @property
-    def watched(self) -> bool:
-        """Whether `enter` makes entries at all."""
-        return bool(self._watchers)
-
-    def enter(
-        self,
-        asked: Request,
-        *,
-        transport: str,
-        era: Era,
-        caller: str,
-        session: str = "",
-        trace: Context = (),
-    ) -> Entry | None:
-        """Open the entry of a request, which its port closes; None where nobody watches."""
-        if not self._watchers:
-            return None
-        return Entry(
-            self._watchers,
-            asked,
-            server=self.config.name,
-            transport=transport,
-            era=era.value,
-            caller=caller,
-            session=session,
-            trace=trace,
-        )
-
-    def excess(self, caller: str) -> TooMuch | None:
-        """Why the request of this caller that was just entered is too much."""
-        return None if self.quotas is None else self.quotas.request(caller, self._now())
-
-    def excess_session(self, caller: str) -> TooMuch | None:
-        """Why this caller may not open one more legacy session."""
-        if self.quotas is None:
-            return None
-        held = sum(session.caller == caller for session in self.sessions.values())
-        return self.quotas.session(caller, held, self._now())
-
-    def charge_start(self, caller: str) -> None:
-        """Count one more upstream session of this caller's. Raises CallerLimit."""
-        found = None if self.quotas is None else self.quotas.start(caller, self._now())
-        if found is not None:
-            raise CallerLimit(found.text, retry_after=float(found.seconds))
-
     def spawn(self, call: Callable[..., Coroutine[object, object, object]], *args: object) -> None:
         """Run something in the relay's task group."""
         self._tasks.start_soon(call, *args)
@@ -223,21 +140,16 @@ class Relay:
             return await self._modern.get()
         return await self.open(fresh=True, era=Era.MODERN)
 
-    async def modern(self, asked: Request, subject: str, caller: str = "") -> Link | Response | Elsewhere:
-        """The link for a modern request, or what to answer it at once. Raises ServerFault.
-
-        `caller` is who pays for an upstream session, if one has to be opened.
-        """
+    async def modern(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
+        """The link for a modern request, or what to answer it at once. Raises ServerFault."""
         try:
-            return await self._modern_link(asked, subject, caller)
+            return await self._modern_link(asked, subject)
         except EraChanged:
-            return await self._modern_link(asked, subject, caller)
+            return await self._modern_link(asked, subject)
 
-    async def _modern_link(self, asked: Request, subject: str, caller: str) -> Link | Response | Elsewhere:
+    async def _modern_link(self, asked: Request, subject: str) -> Link | Response | Elsewhere:
         era = await self.detection.find()
-        if era is Era.MODERN:
-            return await self._modern.get()
-        return await self._crossing.link(asked, subject, caller)
+        return await (self._modern.get() if era is Era.MODERN else self._crossing.link(asked, subject))
 
     def join(self, link: Link, port: LegacyPort) -> None:
         """Put a legacy session's port on a link, with a translation if the server is modern."""
@@ -259,16 +171,6 @@ class Relay:
             for link in list(self._links):
                 closing.start_soon(self.close, link)
 
-    @property
-    def links(self) -> Iterable[Link]:
-        """Every link that is open, used or not."""
-        return self._links
-
-    @property
-    def suspended(self) -> int:
-        """Calls that wait for their client to come back with an answer."""
-        return self._calls.away
-
     async def prepare(self) -> None:
         """Open a link ahead of need, for whoever asks first."""
         if isinstance(self.config.upstream, Remote) and self.detection.eras.unknown:
@@ -285,19 +187,14 @@ class Relay:
         return link
 
     async def _fresh_link(self) -> Link:
-        link = Link(self.config, fresh=True, outer=self._outer, traffic=self.traffic)
-        self.waiting += 1
+        link = Link(self.config, fresh=True)
         try:
             link.attach(await self._source.open(link))
         except CircuitOpen:
             raise
         except ServerFault as fault:
-            self.failures += 1
             self.readiness.failed(fault)
             raise
-        finally:
-            self.waiting -= 1
-        self.starts += 1
         if self.draining:
             raise ServerFault(STOPPING)  # its source ends what it opened
         self._links.add(link)
@@ -403,7 +300,7 @@ class Relay:
             port.answered(exchange, response)
             return
         if port.moved(link):
-            link.ask(port, offer, exchange.via, entry=exchange.entry)
+            link.ask(port, offer, exchange.via)
 
     def heard(self, link: Link, method: str, response: Response) -> None:
         """An error that a modern client was given, which may show that the server is of another era."""
@@ -437,7 +334,6 @@ class Relay:
 
     def failed(self, fault: ServerFault) -> None:
         """A handshake failed, anyone's."""
-        self.failures += 1
         self._source.failed(fault)
         self.readiness.failed(fault)
         log.warning("server failed to start: %s", told(fault))
@@ -484,14 +380,10 @@ class Relay:
         if shared is not None and not self.sessions and shared.quiet_since <= oldest_session:
             self._shared.let_go()
 
-    def drain(self) -> None:
-        """Refuse what is new from now on."""
-        self.draining = True
-        self.readiness.drain()
-
     async def drained(self) -> None:
         """Refuse what is new, and return when nothing is in flight any more."""
-        self.drain()
+        self.draining = True
+        self.readiness.drain()
         for link in list(self._links):
             await link.idle()
 

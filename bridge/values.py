@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from bridge.config import AuditTarget, Rate
-
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 TOKEN_LENGTH = range(16, 4097)
 
@@ -258,16 +256,6 @@ def parse_header_value(text: str) -> str:
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def parse_server(text: str) -> str:
-    """The name of one of several servers, which is in its path. Raises ValueError."""
-    if _SERVER.fullmatch(text) is None:
-        raise ValueError(
-            f"{text!r} is no name: letters, digits, '.', '_' and '-', at most 64, a letter or digit first"
-        )
-    return text
 
 
 def parse_replica(text: str) -> str:
@@ -358,141 +346,3 @@ def _is_place(url: SplitResult) -> bool:
         return bool(found["name"].encode("idna"))
     except ValueError:
         return False
-
-
-# -- what an operator asks for ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where to listen: a Unix socket, or an address with a port."""
-
-    uds: Path | None = None
-    host: str = "127.0.0.1"
-    port: int | None = None
-
-
-def parse_place(text: str) -> Place:
-    """`unix:PATH`, `HOST:PORT` or `PORT`, which is on loopback. Raises ValueError."""
-    if text.startswith("unix:"):
-        if not text.removeprefix("unix:"):
-            raise ValueError("a path is missing after unix:")
-        return Place(uds=Path(text.removeprefix("unix:")))
-    host, colon, port = text.rpartition(":")
-    if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535 or (colon and not host):
-        raise ValueError(f"{text!r} is not unix:PATH, HOST:PORT or PORT")
-    if ":" in host and not host.startswith("["):
-        raise ValueError(f"{text!r}: an IPv6 address is written in brackets, as in [::1]:9090")
-    return Place(host=parse_host(host) if host else "127.0.0.1", port=int(port))
-
-
-_PERIODS = {"s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0,
-            "hour": 3600.0}  # fmt: skip
-_PER = re.compile(r"(?P<each>\d{1,9}(\.\d{1,6})?)(/(?P<period>[a-z]+))?(:(?P<burst>\d{1,9}))?", re.ASCII)
-
-
-def parse_rate(text: str) -> Rate:
-    """`10/s`, `30/min` or `100/h`, with `:BURST` for how many may come at once; without, as many as
-    the number says. Raises ValueError.
-    """
-    found = _PER.fullmatch(text.strip().lower())
-    period = _PERIODS.get(found["period"] or "s") if found else None
-    if found is None or period is None:
-        raise ValueError(f"{text!r} is not a rate such as 10/s, 30/min or 100/h:20")
-    number = float(found["each"])
-    burst = math.ceil(number) if found["burst"] is None else int(found["burst"])
-    if not number or not burst:
-        raise ValueError("must be more than 0; what is not to be used at all is denied by policy")
-    return Rate(each=number / period, burst=burst)
-
-
-def parse_rlimit(text: str) -> tuple[str, int | None]:
-    """`NAME=N`, `NAME=8GiB` or `NAME=unlimited`, with a name as of `prlimit`. Raises ValueError."""
-    name, equals, value = text.partition("=")
-    name, value = name.strip().lower(), value.strip().lower()
-    if not equals:
-        raise ValueError(f"{text!r} is not NAME=N, as in nofile=1024")
-    known = known_rlimits()
-    if name not in known:
-        raise ValueError(f"{name!r} is no limit of this system; there are {', '.join(known)}")
-    if value == "unlimited":
-        return name, None
-    if re.fullmatch(r"\d{1,19}", value, re.ASCII):
-        return name, int(value)
-    try:
-        return name, parse_size(value)
-    except ValueError:
-        raise ValueError(f"{name}: {value!r} is not a number, a size such as 8GiB, or unlimited") from None
-
-
-def known_rlimits() -> list[str]:
-    """Names of the limits that the system knows for a process; none where it has no such thing."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return []
-    names = (name.removeprefix("RLIMIT_").lower() for name in dir(resource) if name.startswith("RLIMIT_"))
-    return sorted(names)
-
-
-def parse_account(text: str) -> str:
-    """A user or group, by name or number. Raises ValueError."""
-    if not re.fullmatch(r"[A-Za-z0-9_][\w.@-]{0,63}\$?", text, re.ASCII):
-        raise ValueError(f"{text!r} is no name or number of a user or group")
-    return text
-
-
-_CALLER = re.compile(r"[A-Za-z_][A-Za-z0-9._@-]{0,63}")
-_NOBODY = frozenset({"local", "bearer"})
-"""What those are called who are not told from one another."""
-
-
-def parse_caller_name(text: str) -> str:
-    """What a caller is called in limits, logs and metrics. Raises ValueError."""
-    if not _CALLER.fullmatch(text):
-        raise ValueError(f"{text!r} is no name: a letter, then letters, digits and . _ @ -, at most 64")
-    if text in _NOBODY:
-        raise ValueError(f"{text} stands for callers without a name")
-    return text
-
-
-def parse_caller(text: str) -> tuple[str, Path]:
-    """`NAME=FILE`, with the caller's token in the file. Raises ValueError."""
-    name, equals, path = text.partition("=")
-    if not equals or not path:
-        # Not quoted, for it may be a token.
-        raise ValueError("NAME=FILE expected, with the token in the file")
-    return parse_caller_name(name), Path(path)
-
-
-def parse_caller_token(text: str) -> tuple[str, str]:
-    """`NAME=TOKEN`. Raises ValueError, which never quotes the token."""
-    name, _, token = text.partition("=")
-    return parse_caller_name(name), parse_token(token)
-
-
-LONGEST_GLOB = 1024
-
-
-def parse_glob(text: str) -> str:
-    """A pattern of names: `*`, `?`, `[...]`. Raises ValueError."""
-    if not text:
-        raise ValueError("a name or a pattern such as read_* expected")
-    if len(text) > LONGEST_GLOB:
-        raise ValueError(f"a pattern may have {LONGEST_GLOB} characters at most")
-    return text
-
-
-def parse_argument_glob(text: str) -> str:
-    """`TOOL.ARGUMENT`, either a pattern. Raises ValueError."""
-    tool, dot, argument = parse_glob(text).rpartition(".")
-    if not dot or not tool or not argument:
-        raise ValueError(f"{text!r} is not TOOL.ARGUMENT, as in search.query or *.path")
-    return text
-
-
-def parse_audit(text: str) -> Path | AuditTarget:
-    """A file, or `journal`. Raises ValueError."""
-    if not text:
-        raise ValueError("a file expected, or journal")
-    return AuditTarget.JOURNAL if text == AuditTarget.JOURNAL else Path(text)

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from field.raw import BOTH, Answer, ask
 from support import machine
-from support.in_process import running, site_of
 from support.scripted_bridge import UNHURRIED, initialize, initialized
 from support.scripted_server import LIMIT, ScriptedSource, dump
 
+from bridge.app import Site, running
 from bridge.config import Access, Command, Config, Listen, ProcessModel, Remote
 from bridge.downstream.listener import serve
 from bridge.errors import CommandNotFound, ListenFault, ServerStopped, UsageFault
@@ -59,7 +59,7 @@ async def sited(settings: Config | None = None) -> AsyncIterator[Running]:
     """A site before a scripted server."""
     settings, source = settings or config(), ScriptedSource()
     relay = Relay(settings, source)
-    served = await serve(settings.listen, site_of(settings, relay)[0].handle, stalled=30.0)
+    served = await serve(settings.listen, Site(settings, relay).handle, stalled=30.0)
     try:
         async with relay:
             yield Running(relay, source, int(served.listening.rpartition(":")[2]))

@@ -12,34 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import pytest
 from click.testing import CliRunner
 
 import bridge
-from bridge import cli, config
+from bridge import cli
 from bridge.cli import main
-from bridge.config import (
-    Admin,
-    Audit,
-    AuditTarget,
-    Command,
-    Config,
-    Confinement,
-    Downstream,
-    LogFormat,
-    Policy,
-    ProcessModel,
-    Quota,
-    Rate,
-    Record,
-    Remote,
-    Replicas,
-    Rule,
-    Tls,
-    Tracing,
-    Transport,
-)
+from bridge.config import Command, Config, Downstream, LogFormat, ProcessModel, Remote, Tls, Transport
 from bridge.core.headers import PROTECTED
 from bridge.errors import BridgeError, CommandNotFound, ListenFault, UsageFault
 
@@ -56,11 +35,11 @@ class Daemon:
 
     status: int = 0
     fault: BaseException | None = None
-    trees: list[config.Daemon] = field(default_factory=list)
+    configs: list[Config] = field(default_factory=list)
     demo: bool | None = None
 
-    def run(self, tree: config.Daemon, *, demo: bool) -> int:
-        self.trees.append(tree)
+    def run(self, config: Config, *, demo: bool) -> int:
+        self.configs.append(config)
         self.demo = demo
         if self.fault:
             raise self.fault
@@ -90,16 +69,9 @@ def remote_of(config: Config) -> Remote:
     return config.upstream
 
 
-def told(daemon: Daemon, *words: str, mode: str = "stdio-to-http") -> config.Daemon:
-    """The whole tree."""
-    assert main([mode, *words]) == 0
-    return daemon.trees.pop()
-
-
 def configured(daemon: Daemon, *words: str, mode: str = "stdio-to-http") -> Config:
-    """The one server of the tree."""
-    (server,) = told(daemon, *words, mode=mode).servers
-    return server
+    assert main([mode, *words]) == 0
+    return daemon.configs.pop()
 
 
 def refused(
@@ -107,7 +79,7 @@ def refused(
 ) -> str:
     """The line that a usage error is told in."""
     assert main([mode, *words]) == 2
-    assert daemon.trees == []
+    assert daemon.configs == []
     fault, hint = capsys.readouterr().err.splitlines()
     assert hint == f"Try 'mcp-bridge {mode} --help' for all options."
     return fault.removeprefix("mcp-bridge: ")
@@ -541,268 +513,6 @@ def test_header_file_that_everybody_can_read_is_warned_of(
         assert SECRET not in told
 
 
-# -- what an operator asks for
-
-
-def test_policy_and_limits_per_caller_reach_the_configuration(daemon: Daemon) -> None:
-    config = configured(
-        daemon,
-        "--allow-tool", "read_*", "--allow-tool", "list", "--deny-tool", "read_all", "--deny-method", "x/*",
-        "--allow-method", "*", "--allow-prompt", "p", "--deny-prompt", "q",
-        "--allow-resource", "file:///a b/*", "--deny-resource", "file:///a b/c",
-        "--caller-concurrent", "2", "--caller-rate", "10/s:30",
-        "--caller-sessions", "3", "--caller-starts", "6/min", *SERVER,
-    )  # fmt: skip
-    assert config.policy == Policy(
-        methods=Rule(allow=("*",), deny=("x/*",)),
-        tools=Rule(allow=("read_*", "list"), deny=("read_all",)),
-        prompts=Rule(allow=("p",), deny=("q",)),
-        resources=Rule(allow=("file:///a b/*",), deny=("file:///a b/c",)),
-    )
-    assert config.quota == Quota(
-        concurrent=2, rate=Rate(each=10, burst=30), sessions=3, starts=Rate(each=0.1, burst=6)
-    )
-
-
-def test_patterns_in_the_environment_stand_one_a_line(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MCP_BRIDGE_ALLOW_PROMPT", "a b\nc\n")
-    assert configured(daemon, *SERVER).policy.prompts == Rule(allow=("a b", "c"))
-
-
-def test_confinement_reaches_the_command(daemon: Daemon) -> None:
-    config = configured(
-        daemon,
-        "--rlimit", "nofile=256", "--rlimit", "as=2GiB", "--rlimit", "core=unlimited", "--umask", "027",
-        "--user", "nobody", "--group", "100", "--no-new-privileges", "--only-env", *SERVER,
-    )  # fmt: skip
-    command = command_of(config)
-    assert command.only_env
-    assert command.confinement == Confinement(
-        rlimits=(("nofile", 256), ("as", 2 << 30), ("core", None)),
-        umask=0o027, user="nobody", group="100", no_new_privileges=True,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("words", "admin"),
-    [
-        (("--admin", "unix:/run/a.sock"), Admin(uds=Path("/run/a.sock"))),
-        (("--admin", "9090"), Admin(port=9090)),
-        (("--admin", "[::1]:0"), Admin(host="::1", port=0)),
-        (
-            ("--admin", "0.0.0.0:9090", "--admin-token-env", "T"),
-            Admin(host="0.0.0.0", port=9090, token=TOKEN),
-        ),
-        (("--admin-token-env", "T", "--admin", "unix:a"), Admin(uds=Path("a"), token=TOKEN)),
-    ],
-)
-@pytest.mark.parametrize("mode", ["stdio-to-http", "http-to-http", "sse-to-http"])
-def test_listener_of_the_operator_reaches_the_tree(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, mode: str, words: Sequence[str], admin: Admin
-) -> None:
-    monkeypatch.setenv("T", TOKEN)
-    tree = told(daemon, *words, *(SERVER if mode == "stdio-to-http" else (URL,)), mode=mode)
-    assert tree.admin == admin
-    assert ("T" in os.environ) is (admin.token is None)
-
-
-@pytest.mark.parametrize("mode", ["stdio-to-http", *URL_MODES])
-def test_what_watches_reaches_the_tree_of_every_mode(daemon: Daemon, mode: str) -> None:
-    tree = told(
-        daemon,
-        "--audit-log", "a.jsonl", "--audit-argument", "search.query", "--audit-argument", "*.path",
-        "--record", "r.jsonl", "--record-secrets", "--trace", "--drain-timeout", "3s", "--deny-tool", "x",
-        *(SERVER if mode == "stdio-to-http" else (URL,)), mode=mode,
-    )  # fmt: skip
-    assert tree.audit == Audit(
-        target=AuditTarget.FILE, path=Path("a.jsonl"), arguments=("search.query", "*.path")
-    )
-    assert tree.record == Record(path=Path("r.jsonl"), secrets=True)
-    assert (tree.tracing, tree.drain) == (Tracing(enabled=True), 3)
-    assert tree.servers[0].policy.tools == Rule(deny=("x",))
-
-
-def test_peers_have_names_and_common_keys(
-    daemon: Daemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KEYS", SECRET)
-    words = ("--replica", "a", "--state-key-env", "KEYS", "--peer", "b=http://b:8080/mcp")
-    replicas = configured(daemon, *words, *SERVER).replicas
-    assert replicas == Replicas(name="a", keys=SECRET, peers=(("b", "http://b:8080/mcp"),))
-    assert SECRET not in repr(replicas)
-    assert "KEYS" not in os.environ
-    assert "'--peer': peers need names" in refused(capsys, daemon, *words[-2:], *SERVER)
-
-
-def test_audit_log_may_be_the_journal(daemon: Daemon) -> None:
-    assert told(daemon, "--audit-log", "journal", *SERVER).audit == Audit(target=AuditTarget.JOURNAL)
-    assert told(daemon, "--audit-log", "./journal", *SERVER).audit.path == Path("journal")
-
-
-def test_nothing_watches_unless_asked_for(daemon: Daemon) -> None:
-    assert told(daemon, *SERVER) == config.Daemon(servers=(Config(upstream=Command(argv=("server",))),))
-
-
-def test_callers_have_tokens_of_their_own(
-    daemon: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("alice", "bob"):
-        (tmp_path / name).write_text(f"{TOKEN}{name}\n")
-        (tmp_path / name).chmod(0o600)
-    words = ("--caller", f"alice={tmp_path}/alice", "--caller", f"bob={tmp_path}/bob")
-    access = configured(daemon, "--host", "0.0.0.0", *words, *SERVER).access
-    assert (access.token, access.callers) == (None, (("alice", f"{TOKEN}alice"), ("bob", f"{TOKEN}bob")))
-    assert TOKEN not in repr(access)
-    assert "contradicts the token" in refused(capsys, daemon, "--insecure-no-auth", *words, *SERVER)
-    (tmp_path / "bob").write_text(f"{TOKEN}alice")
-    assert refused(capsys, daemon, *words, *SERVER).endswith("'--caller': bob: has the same token as alice")
-    same = ("--auth-token-file", f"{tmp_path}/bob", *words[:2])
-    assert refused(capsys, daemon, *same, *SERVER).endswith("'--caller': alice: has the token of everybody")
-    (tmp_path / "bob").write_text("short")
-    assert "'--caller': bob: the token must have" in refused(capsys, daemon, *words, *SERVER)
-    twice = (*words[:2], *words[:2])
-    assert refused(capsys, daemon, *twice, *SERVER).endswith("'--caller': alice: is given twice")
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("--admin", "0.0.0.0:1"), "'--admin': 0.0.0.0 can be reached from other machines"),
-        (("--admin", "http"), "'--admin': 'http' is not unix:PATH, HOST:PORT or PORT"),
-        (("--admin-token-env", "PATH"), "'--admin-token-env': is for the operator's listener"),
-        (("--admin-token-env", "A", "--admin-token-file", __file__, "--admin", "1"), "exclude each other"),
-        (("--admin-token-env", "NOT_SET", "--admin", "1"), "the variable 'NOT_SET' is not set"),
-        (("--audit-argument", "a.b"), "'--audit-argument': has no log to be written to; give --audit-log"),
-        (("--audit-log", "a", "--audit-argument", "a"), "'a' is not TOOL.ARGUMENT"),
-        (("--audit-log", ""), "'--audit-log': a file expected"),
-        (("--record-secrets",), "'--record-secrets': is said of a recording; give --record FILE too"),
-        (("--drain-timeout", "off"), "'--drain-timeout': 'off' is not a duration"),
-        (("--caller", TOKEN), "'--caller': NAME=FILE expected"),
-        (("--caller", "bearer=/x"), "'--caller': bearer stands for callers without a name"),
-        (("--caller", "a=/no/such"), "'--caller': a: No such file or directory"),
-        (("--caller-rate", "fast"), "'--caller-rate': 'fast' is not a rate"),
-        (("--caller-concurrent", "0"), "'--caller-concurrent'"),
-        (("--rlimit", "files=1"), "'--rlimit': 'files' is no limit of this system"),
-        (("--rlimit", "nofile=1", "--rlimit", "NOFILE=2"), "'--rlimit': nofile: is given twice"),
-        (("--umask", "9"), "'--umask': '9' is not an octal file mode"),
-        (("--user", "a b"), "'--user': 'a b' is no name or number"),
-        (("--allow-tool", ""), "'--allow-tool': a name or a pattern"),
-    ],
-)
-def test_what_an_operator_cannot_have_is_told_in_one_line(
-    daemon: Daemon, capsys: pytest.CaptureFixture[str], words: Sequence[str], fault: str
-) -> None:
-    line = refused(capsys, daemon, *words, *SERVER)
-    assert fault in line
-    assert TOKEN not in line
-
-
-@pytest.mark.parametrize("words", [("--admin", "1"), ("--caller-rate", "1/s"), ("--umask", "027")])
-def test_mode_over_stdio_has_no_options_of_many_callers(
-    daemon: Daemon, capsys: pytest.CaptureFixture[str], words: Sequence[str]
-) -> None:
-    assert "No such option" in refused(capsys, daemon, URL, *words, mode="http-to-stdio")
-
-
-def test_what_is_of_no_use_may_be_in_the_environment_of_all_bridges(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"AUDIT_ARGUMENT": "a.b", "RECORD_SECRETS": "1", "ADMIN_TOKEN_ENV": "T"}.items():
-        monkeypatch.setenv(f"MCP_BRIDGE_{name}", value)
-    tree = told(daemon, *SERVER)
-    assert (tree.audit, tree.admin) == (Audit(), Admin())
-
-
-# -- recordings, and bridges that run
-
-
-@dataclass
-class Replay:
-    """Stands for the replaying."""
-
-    asked: list[tuple[Path, Command | Remote, dict[str, object]]] = field(default_factory=list)
-
-    def run(self, path: Path, upstream: Command | Remote, **options: object) -> int:
-        self.asked.append((path, upstream, options))
-        return 1
-
-
-@pytest.fixture
-def replay(monkeypatch: pytest.MonkeyPatch) -> Replay:
-    replay = Replay()
-    monkeypatch.setattr(bridge, "replay", replay, raising=False)
-    return replay
-
-
-@pytest.mark.parametrize(
-    ("words", "upstream"),
-    [
-        (("--to", URL), Remote(url=URL)),
-        (("--to", URL, "--header", "X: 1"), Remote(url=URL, headers=(("X", "1"),))),
-        (("--to", "unix:/s:/mcp"), Remote(url="http://localhost/mcp", socket=Path("/s"))),
-        (("--to", "server 'a b'", "--env", "A=1"), Command(argv=("server", "a b"), env=(("A", "1"),))),
-        (("--", "server", "--to", "x"), Command(argv=("server", "--to", "x"))),
-    ],
-)
-def test_recording_is_replayed_on_the_target(
-    replay: Replay, words: Sequence[str], upstream: Command | Remote
-) -> None:
-    options = ("--timeout", "5s", "--server", "files", "--json")
-    assert main(["replay", __file__, *options, *words]) == 1
-    expected = {"server": "files", "timeout": 5, "json": True}
-    assert replay.asked == [(Path(__file__), upstream, expected)]
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("--to", URL, "--", "server"), "--to and a command after -- exclude each other"),
-        ((), "No server to run it on: give --to URL, or a command after --"),
-        (("--to", "a 'b"), "'--to': cannot be split into words"),
-        (("--to", "http://"), "'--to': its host or port is malformed"),
-        (("--to", ""), "No server to run it on"),
-        (("--server", "a b", "--to", URL), "'--server': 'a b' is no name"),
-    ],
-)
-def test_target_that_is_none_is_a_usage_error(
-    replay: Replay, capsys: pytest.CaptureFixture[str], words: Sequence[str], fault: str
-) -> None:
-    assert main(["replay", __file__, *words]) == 2
-    assert fault in capsys.readouterr().err
-    assert replay.asked == []
-
-
-def test_commands_for_a_bridge_that_runs_are_loaded_when_they_are_called(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said: list[str] = []
-
-    def drain(server: str) -> int:
-        said.append(server)
-        return 3
-
-    command = click.Command("drain", callback=drain, params=[click.Argument(["server"], required=False)])
-    commands = SimpleNamespace(COMMANDS={"drain": command})
-    monkeypatch.setitem(sys.modules, "bridge.admin.commands", commands)
-    assert main(["drain", "files"]) == 3
-    assert said == ["files"]
-    assert main(["drain", "--help"]) == 0
-    assert "Usage: mcp-bridge drain [OPTIONS] [SERVER]" in capsys.readouterr().out
-    assert main(["drain", "--nonsense"]) == 2
-    assert "Try 'mcp-bridge drain --help'" in capsys.readouterr().err
-
-
-def test_command_whose_module_is_missing_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "bridge.admin", None)
-    monkeypatch.delitem(sys.modules, "bridge.admin.commands", raising=False)
-    assert main(["status"]) == 1
-    assert capsys.readouterr().err.startswith("mcp-bridge: status needs bridge.admin")
-
-
 # -- exit status and faults
 
 
@@ -888,7 +598,7 @@ def test_help_has_examples_that_can_be_run_and_the_exit_statuses(
 
 def test_top_help_has_each_command_and_an_example_of_each() -> None:
     text = help_of()
-    for name in (*(mode.name for mode in cli.MODES), "demo-server", "serve", "config", "doctor"):
+    for name in (*(mode.name for mode in cli.MODES), "demo-server"):
         assert re.search(rf"^  {name}  ", text, re.MULTILINE)
         assert re.search(rf"^ +mcp-bridge .*{name}", text, re.MULTILINE)
     assert "Exit status:" in text
@@ -918,8 +628,6 @@ def test_help_and_usage_errors_load_neither_server_nor_event_loop() -> None:
         "import sys; from bridge.cli import main\n"
         "main(['stdio-to-http', '--help']); main(['stdio-to-http'])\n"
         "main(['http-to-stdio', '--help']); main(['http-to-stdio', 'mcp.example.com'])\n"
-        "main(['--help']); main(['serve', '--help']); main(['serve', '--config', '/no/such'])\n"
-        "main(['config', 'schema']); main(['config', 'show', 'pyproject.toml'])\n"
         "sys.exit(', '.join({'aiohttp', 'anyio', 'asyncio', 'uvloop'} & set(sys.modules)) or None)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from field.raw import BOTH
 from support import black_box
-from support.in_process import running
 from support.scripted_bridge import UNHURRIED, initialize
 from support.scripted_server import LIMIT, Json, dump
 
 from bridge import daemon, telemetry
-from bridge.config import Command, Config, Daemon, Listen, Log
+from bridge.app import running
+from bridge.config import Command, Config, Listen, Log
 from bridge.errors import ListenFault
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
@@ -103,7 +103,7 @@ def served(url: Url, script: Callable[[str], None], *, drain: float = LIMIT) -> 
     thread = threading.Thread(target=act)
     thread.start()
     try:
-        return daemon.run(Daemon.of(config))
+        return daemon.run(config)
     finally:
         thread.join(LIMIT)
         if faults:

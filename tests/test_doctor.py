@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.in_process import running
 from support.scripted_http import Exchange, OldRemote, Remote, Wire
 
 from bridge import cli, doctor
+from bridge.app import running
 from bridge.config import Command, Config, Listen, Timing
 from bridge.config import Remote as Place
 from bridge.core.message import Headers

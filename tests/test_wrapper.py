@@ -40,13 +40,12 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 BRIDGE = """
     import sys
     from bridge import daemon
-    from bridge.config import Command, Config, Daemon, Downstream, Remote, Timing
+    from bridge.config import Command, Config, Downstream, Remote, Timing
 
     drain, server, *words = sys.argv[1:]
     upstream = Remote(url=server) if "://" in server else Command(argv=(server, *words), inherit_env=("*",))
     timing = Timing(drain=float(drain))
-    config = Config(upstream=upstream, downstream=Downstream.STDIO, timing=timing)
-    sys.exit(daemon.run(Daemon.of(config)))
+    sys.exit(daemon.run(Config(upstream=upstream, downstream=Downstream.STDIO, timing=timing)))
 """
 STRAY = """
     import atexit, os

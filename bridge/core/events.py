@@ -6,12 +6,12 @@ server or downward; `Send` is the one command for the wire. Nothing here decides
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bridge.core.message import Id, Notification, Params, Request, Response, error, params_of
+from bridge.core.message import Id, Notification, Request, Response, error, params_of
 
 MULTI_ROUND: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests during which a server may ask its client something (2026-07-28 "mrtr")."""
@@ -67,20 +67,6 @@ class Party:
             del self.questions[question.party_id]
 
 
-class Entered(Protocol):
-    """What is kept of a request for those who watch (`observe.Entry`)."""
-
-    spans: object
-    sent: bool
-    """Whether it went on to a server, or to wait for one: its port closes it."""
-
-    def answered(self, response: Response, *, refused: bool = False) -> None: ...
-
-    def cancelled(self) -> None: ...
-
-    def goes_to(self, era: str) -> None: ...
-
-
 class Exchange:
     """One client request and everything that belongs to it until its one final answer.
 
@@ -91,7 +77,6 @@ class Exchange:
     __slots__ = (
         "askable",
         "cancelled",
-        "entry",
         "hop_id",
         "hop_token",
         "id",
@@ -104,21 +89,12 @@ class Exchange:
     )
 
     def __init__(
-        self,
-        party: Party,
-        request: Request,
-        via: object,
-        *,
-        log: bool = False,
-        askable: bool = True,
-        params: Params | None = None,
-        entry: Entered | None = None,
+        self, party: Party, request: Request, via: object, *, log: bool = False, askable: bool = True
     ) -> None:
         self.party = party
         self.id = request.id
         self.method = request.method
-        if params is None:
-            params = params_of(request)
+        params = params_of(request)
         self.token: Id | UnsetType = UNSET if params.meta is UNSET else params.meta.token
         self.hop_id: Id = request.id
         self.hop_token: Id | UnsetType = self.token
@@ -130,7 +106,6 @@ class Exchange:
         self.task = params.task is not UNSET
         """Legacy: the request asked to become a task."""
         self.cancelled = False
-        self.entry = entry
 
 
 class Question:

@@ -8,11 +8,11 @@ Bounded by count, bytes and age; the oldest go first, whatever stream they are o
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
-import msgspec
 
-
-class StoredEvent(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
     id: str
     stream: int
     number: int
@@ -46,19 +46,17 @@ class EventStore:
 
     def append(self, stream: int, payload: bytes, now: float) -> str:
         """Keep one event; gives its id."""
-        number = self._numbers.get(stream, 0) + 1
-        self._numbers[stream] = number
-        event_id = f"{stream}-{number}"
-        kept = self._kept
-        kept.append(StoredEvent(event_id, stream, number, payload, now))
+        event = StoredEvent(self.mark(stream), stream, self._numbers[stream], payload, now)
+        self._kept.append(event)
         self._bytes += len(payload)
-        if len(kept) > self._most or self._bytes > self._most_bytes or kept[0].at < now - self._most_age:
-            self._trim(now)
-        return event_id
+        self._trim(now)
+        return event.id
 
     def _trim(self, now: float) -> None:
-        kept, oldest = self._kept, now - self._most_age
-        while kept and (len(kept) > self._most or self._bytes > self._most_bytes or kept[0].at < oldest):
+        kept = self._kept
+        while kept and (
+            len(kept) > self._most or self._bytes > self._most_bytes or kept[0].at < now - self._most_age
+        ):
             self._bytes -= len(kept.popleft().payload)
 
     def forget(self, stream: int) -> None:

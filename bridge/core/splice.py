@@ -53,11 +53,8 @@ def compact(text: bytes) -> bytes:
 
 
 def too_deep(text: bytes, limit: int) -> bool:
-    """Whether arrays and objects nest more than `limit` levels, whatever stands in strings.
-
-    What is too short to close them all is no JSON, and not looked at.
-    """
-    if len(text) <= 2 * limit or not _more_brackets(text, limit):
+    """Whether arrays and objects nest more than `limit` levels, whatever stands in strings."""
+    if not _more_brackets(text, limit):
         return False
     return max(_depths(_STRINGS.sub(b"", text).translate(None, _NO_BRACKETS)), default=0) > limit
 

@@ -23,7 +23,6 @@ from bridge.era.listen import closing, resumed
 from bridge.era.revisions import Era
 from bridge.errors import ServerFault
 from bridge.link import Link, answer_to_fault
-from bridge.observe import Entry
 from bridge.relay import Relay
 
 log = logging.getLogger("bridge.session")
@@ -84,15 +83,7 @@ class ModernCaller:
     """
 
     def __init__(
-        self,
-        relay: Relay,
-        asked: Request,
-        subject: str,
-        outlet: Outlet,
-        *,
-        private: bool,
-        wants_log: bool,
-        entry: Entry | None = None,
+        self, relay: Relay, asked: Request, subject: str, outlet: Outlet, *, private: bool, wants_log: bool
     ) -> None:
         self.method = asked.method
         self.party = Party("modern", subject or f"anonymous {id(self)}")
@@ -102,7 +93,6 @@ class ModernCaller:
         self._outlet = outlet
         self._private = private
         self._wants_log = wants_log
-        self._entry = entry
         self._link: Link | None = None
         self._tries = 0
         self._over = False
@@ -120,13 +110,11 @@ class ModernCaller:
         if link is not self._link:
             self.take(link)
         self._tries += 1
-        link.ask(self, self._asked, self._outlet, wants_log=self._wants_log, entry=self._entry)
+        link.ask(self, self._asked, self._outlet, wants_log=self._wants_log)
 
     def leave(self) -> None:
         """The client is gone, or has its answer; to leave before the answer is to cancel."""
         self._over = True
-        if self._entry is not None and self._entry.sent:
-            self._entry.cancelled()
         self._leave_link()
 
     def _leave_link(self) -> None:
@@ -148,17 +136,7 @@ class ModernCaller:
 
     def _finish(self, response: Response) -> None:
         self._over = True
-        if self._entry is not None:
-            self._entry.answered(response)
         self._outlet.answer(_unshared(response) if self._private else response)
-
-    def _close(self) -> None:
-        """End a subscription in good order."""
-        self._over = True
-        response = closing(self._asked.id)
-        if self._entry is not None:
-            self._entry.answered(response)
-        self._outlet.end(response)
 
     def noted(self, exchange: Exchange | None, note: Notification) -> None:
         if exchange is None or self._over:
@@ -175,15 +153,14 @@ class ModernCaller:
         for told in resumed(note, self._asked.id) if again else [note]:
             self._outlet.push(told, once=True)
         if self._outlet.waiting > self._relay.config.terms.backlog:
-            self._close()
+            self._over = True
+            self._outlet.end(closing(self._asked.id))
 
     def questioned(self, question: Question, request: Request) -> None:
         """Never: the link drops a modern server's requests, and the translation a legacy one's."""
 
     def ended(self, exchange: Exchange) -> None:
         self._over = True
-        if self._entry is not None:
-            self._entry.cancelled()
         self._outlet.end()
 
     def lost(self, fault: ServerFault) -> None:
@@ -232,7 +209,8 @@ class ModernCaller:
                 await anyio.sleep(pause)
                 pause = min(_MOST_RETRY, pause * 2)
         if not self._over:
-            self._close()
+            self._over = True
+            self._outlet.end(closing(self._asked.id))
 
 
 def _reason(response: Response) -> str:

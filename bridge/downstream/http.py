@@ -39,16 +39,8 @@ Part = bytes | bytearray | memoryview
 CORS: Final = RequestKey("cors", bytes)
 """The CORS header lines an answer to this request carries; set by the gate, read by every answer."""
 
-CALLER: Final = RequestKey("caller", str)
-"""Who is let in: the name that belongs to the bearer, `bearer`, `local`, or the peer's address."""
-
 PROOF: Final = RequestKey("proof", Proof)
 """What lets a request in that another replica passes on; every answer to it says whose it is."""
-
-BEARER: Final = "bearer"
-"""Whoever shows the token that all share."""
-LOCAL: Final = "local"
-"""Whoever is on this machine, where no token is asked for."""
 
 _ONE_WRITE: Final = 64 * KIB
 """Above it a copy into one buffer costs more than several writes."""
@@ -158,14 +150,6 @@ class Ready(StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Everything was written by `prepare`."""
-
-    def put(self, transport: asyncio.WriteTransport) -> None:
-        """Write it where there is no request any more: over HTTP/1.1, on a connection that lives on."""
-        size = 0
-        for part in self._parts:
-            size += len(part)
-        head = (_STATUS_LINES[self._status], _date_line(int(time.time())), self._lines)
-        send(transport, (*head, b"Content-Length: %d\r\n\r\n" % size, *self._parts), size)
 
 
 def _worth_reading(request: BaseRequest) -> bool:
@@ -317,19 +301,14 @@ class Gate:
         listen: Listen,
         is_passed_on: Callable[[BaseRequest], bool] = lambda _: False,
     ) -> None:
-        secured = access.token is not None or bool(access.callers)
-        near = listen.uds is not None or _is_loopback(listen.host)
-        exposed = listen.uds is None and (not secured or near)
+        exposed = listen.uds is None and (access.token is None or _is_loopback(listen.host))
         self._checks_host = exposed or bool(access.allowed_hosts)
         self._hosts = _allowances(listen, access.allowed_hosts) if self._checks_host else ()
         # A page of our own origin is harmless if the Host proves it ours, or if it needs a token.
-        self._trusts_host = self._checks_host or secured
+        self._trusts_host = self._checks_host or access.token is not None
         self._schemes = ("https://",) if listen.tls else ("http://", "https://")
         self._origins = frozenset(origin.lower().rstrip("/") for origin in access.allowed_origins)
-        self._bearers = [(name, token.encode()) for name, token in access.callers]
-        if access.token is not None:
-            self._bearers.append((BEARER, access.token.encode()))
-        self._anybody = LOCAL if near else None
+        self._token = None if access.token is None else access.token.encode()
         self._is_passed_on = is_passed_on
         # Verdicts depend on nothing else, and clients repeat theirs for ever.
         self._serves: Callable[[str], bool] = lru_cache(maxsize=256)(self._judge_host)
@@ -348,18 +327,10 @@ class Gate:
             return self._options(request)
         if RELAYED in headers and self._is_passed_on(request):
             return None
-        caller = self._caller(request)
-        if caller is None:
+        if self._token is not None and not self._bears_token(headers.getall(hdrs.AUTHORIZATION, ())):
             challenge = b"WWW-Authenticate: Bearer\r\n"
             return refusal(401, "unauthorized", "a valid bearer token is needed", headers=challenge)
-        request[CALLER] = caller
         return None
-
-    def _caller(self, request: BaseRequest) -> str | None:
-        """Who it is; None for one without a bearer where one is needed."""
-        if self._bearers:
-            return self._bearer_of(request.headers.getall(hdrs.AUTHORIZATION, ()))
-        return self._anybody or request.remote or LOCAL
 
     def cors_headers(self, request: BaseRequest) -> dict[str, str]:
         """For an answer that is neither `Ready` nor an event stream: those add them by themselves."""
@@ -394,16 +365,12 @@ class Gate:
         )
         return Ready(204, lines)
 
-    def _bearer_of(self, given: Sequence[str]) -> str | None:
-        if len(given) != 1:
-            return None
+    def _bears_token(self, given: Sequence[str]) -> bool:
+        if len(given) != 1 or self._token is None:
+            return False
         scheme, _, credentials = given[0].partition(" ")
-        if scheme.lower() != "bearer":
-            return None
         shown = credentials.strip().encode("utf-8", "surrogateescape")
-        # All are looked at, so that the time tells nothing of which one came close.
-        found = [name for name, token in self._bearers if hmac.compare_digest(shown, token)]
-        return found[0] if found else None
+        return scheme.lower() == "bearer" and hmac.compare_digest(shown, self._token)
 
 
 def _host_of(request: BaseRequest) -> str | None:

@@ -55,15 +55,13 @@ from bridge.core.session import Lifecycle, Step
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready, read_body
 from bridge.downstream.listener import Handler
-from bridge.downstream.party import UNDECLARED, deliver, said_in, session_status, subject_of, unbatchable
+from bridge.downstream.party import UNDECLARED, deliver, said_in, subject_of, unbatchable
 from bridge.downstream.reply import later, malformed, refused
-from bridge.era.revisions import Era, Revision, revision
+from bridge.era.revisions import Revision, revision
 from bridge.errors import CircuitOpen, ServerFault, UsageFault
 from bridge.link import Link, answer_to_fault
-from bridge.observe import Entry
 from bridge.readiness import Identity
 from bridge.relay import Relay
-from bridge.status import SessionStatus
 
 log = logging.getLogger("bridge.session")
 
@@ -118,8 +116,7 @@ class HttpSse:
         if refusal is not None:
             return refusal
         key = secrets.token_urlsafe(24)
-        caller = request.get(CALLER, LOCAL)
-        self._relay.sessions[key] = _Opening(caller)
+        self._relay.sessions[key] = _Opening()
         try:
             link = await self._relay.legacy()
             if link.fault is not None:
@@ -128,8 +125,7 @@ class HttpSse:
             return _unavailable(fault)
         finally:
             del self._relay.sessions[key]
-        peer = request.remote or "a local socket"
-        session = SseSession(key, self._relay, link, self.usage, peer, caller)
+        session = SseSession(key, self._relay, link, self.usage, request.remote or "a local socket")
         self._relay.sessions[key] = session
         return await session.serve(request, self._links.reference(key, request.path))
 
@@ -140,9 +136,6 @@ class HttpSse:
             return _refusal(406, "Not Acceptable: GET is answered by text/event-stream", "accept")
         if self._relay.draining:
             return later(None, _DRAINING, "draining")
-        excess = self._relay.excess_session(request.get(CALLER, LOCAL))
-        if excess is not None:
-            return too_much(None, excess)
         if len(self._relay.sessions) >= self._limits.sessions:
             return later(None, "The most sessions are open; try again later", "sessions", seconds=10)
         return None
@@ -170,11 +163,7 @@ class HttpSse:
             text = "Bad Request: session_id is needed, once; the endpoint event of GET gives it"
             return _refusal(400, text, "no_session")
         session = self._relay.sessions.get(named[0])
-        if not isinstance(session, SseSession):
-            return _not_found()
-        named_callers = bool(self._relay.config.access.callers)
-        own = not named_callers or session.caller == request.get(CALLER, LOCAL)
-        return session if own else _not_found()
+        return session if isinstance(session, SseSession) else _not_found()
 
 
 class Endpoint:
@@ -204,12 +193,6 @@ class Endpoint:
 class _Opening:
     """Holds the place of a session whose server is being started."""
 
-    def __init__(self, caller: str) -> None:
-        self.caller = caller
-
-    def status(self) -> None:
-        """Nothing yet."""
-
     def idle_since(self) -> float | None:
         return None
 
@@ -220,12 +203,9 @@ class _Opening:
 class SseSession:
     """The port of one SSE connection. `key` is the secret in the address of its POSTs."""
 
-    def __init__(
-        self, key: str, relay: Relay, link: Link, usage: Usage, peer: str, caller: str = LOCAL
-    ) -> None:
+    def __init__(self, key: str, relay: Relay, link: Link, usage: Usage, peer: str) -> None:
         self.key = key
-        self.caller = caller
-        self.party = Party(key[:8], subject_of(relay.config, caller) or key)
+        self.party = Party(key[:8], subject_of(relay.config) or key)
         self.lifecycle = Lifecycle()
         self.revision: Revision | None = None
         self._relay, self._link = relay, link
@@ -248,11 +228,7 @@ class SseSession:
         try:
             await self._stream.start(request)
             self._stream.push(sse.named("endpoint", endpoint))
-            self._relay.streams += 1
-            try:
-                await self._stream.run(self._timing.keepalive, self._timing.stalled)
-            finally:
-                self._relay.streams -= 1
+            await self._stream.run(self._timing.keepalive, self._timing.stalled)
         finally:
             self.close("The client left")
         return self._stream
@@ -266,50 +242,29 @@ class SseSession:
             return self._take_batch(message) if isinstance(message, Batch) else self._take(message)
 
     def _take(self, message: Message) -> Ready:
-        if isinstance(message, Request):
-            entry = self._enter(message)
-            if message.id in self.party.exchanges:
-                refused = malformed(Malformed(INVALID_REQUEST, _IN_FLIGHT, message.id))
-                if entry is not None:
-                    entry.turned_away(refused.content)
-                return refused
-            self._ask(message, self.lifecycle.take(message), entry)
-            return _accepted()
+        if isinstance(message, Request) and message.id in self.party.exchanges:
+            return malformed(Malformed(INVALID_REQUEST, _IN_FLIGHT, message.id))
         refusal = self.lifecycle.take(message)
-        if refusal is not None:
+        if isinstance(message, Request):
+            self._ask(message, refusal)
+        elif refusal is not None:
             return malformed(refusal)
-        deliver(self._link, self, message)
+        else:
+            deliver(self._link, self, message)
         return _accepted()
 
-    def _enter(self, asked: Request) -> Entry | None:
-        return self._relay.enter(
-            asked, transport="sse", era=Era.LEGACY, caller=self.caller, session=self.key
-        )
-
-    def _ask(self, asked: Request, refusal: Malformed | None, entry: Entry | None) -> None:
-        response = self._refusal(asked, refusal)
-        if response is not None:
-            if entry is not None:
-                entry.answered(response, refused=True)
-            self._push(response)
-            return
-        if asked.method == "initialize":
-            self._introduced(asked)
-        self._link.ask(self, asked, None, entry=entry)
-
-    def _refusal(self, asked: Request, refusal: Malformed | None) -> Response | None:
-        """The answer to a request that is not passed on."""
-        excess = self._relay.excess(self.caller)
+    def _ask(self, asked: Request, refusal: Malformed | None) -> None:
         if refusal is not None:
-            return _error(refusal)
-        if self._relay.draining:
-            return local_error(asked.id, _DRAINING, "draining")
-        if excess is not None:
-            return local_error(asked.id, excess.text, excess.reason)
-        if len(self.party.exchanges) < self._limits.in_flight:
-            return None
-        text = f"Too many requests in flight in this session; the most are {self._limits.in_flight}"
-        return local_error(asked.id, text, "in_flight")
+            self._push(_error(refusal))
+        elif self._relay.draining:
+            self._push(local_error(asked.id, _DRAINING, "draining"))
+        elif len(self.party.exchanges) >= self._limits.in_flight:
+            text = f"Too many requests in flight in this session; the most are {self._limits.in_flight}"
+            self._push(local_error(asked.id, text, "in_flight"))
+        else:
+            if asked.method == "initialize":
+                self._introduced(asked)
+            self._link.ask(self, asked, None)
 
     def _take_batch(self, batch: Batch) -> Ready:
         """A batch (2025-03-26 only): its members go on one by one, and so do their answers."""
@@ -336,10 +291,6 @@ class SseSession:
         """Never: its stream is open for as long as it lives."""
         return None
 
-    def status(self) -> SessionStatus:
-        now = asyncio.get_running_loop().time()
-        return session_status(self, self._relay, transport="sse", revision=self.revision, now=now)
-
     @property
     def _closed(self) -> bool:
         return self._relay.sessions.get(self.key) is not self
@@ -352,8 +303,6 @@ class SseSession:
         waiting = list(self.party.exchanges.values())
         self._link.leave(self)
         for exchange in waiting:
-            if exchange.entry is not None:
-                exchange.entry.cancelled()
             self._push(local_error(exchange.id, why, "session_closed"))
         self._stream.finish()
         self._usage.open -= 1
@@ -369,8 +318,6 @@ class SseSession:
                 self._link.part(self)  # whatever becomes of that server is no matter any more
                 return
             self._opened(response)
-        if exchange.entry is not None:
-            exchange.entry.answered(response)
         self._push(response)
 
     def moved(self, link: Link) -> bool:
@@ -391,8 +338,7 @@ class SseSession:
             self._push(request)
 
     def ended(self, exchange: Exchange) -> None:
-        if exchange.entry is not None:
-            exchange.entry.cancelled()
+        """Nothing is kept for an exchange that could be let go."""
 
     def lost(self, fault: ServerFault) -> None:
         if self._alone and not self.lifecycle.open:

@@ -27,7 +27,6 @@ from bridge.core.message import (
     Malformed,
     Message,
     Notification,
-    Params,
     Request,
     Response,
     error,
@@ -41,15 +40,13 @@ from bridge.core.session import Lifecycle, Phase, Step
 from bridge.core.streams import Backlog, Streams, Unplaced
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
-from bridge.downstream.http import LOCAL, Ready
-from bridge.downstream.party import UNDECLARED, deliver, said_in, session_status, subject_of, unbatchable
+from bridge.downstream.http import Ready
+from bridge.downstream.party import UNDECLARED, deliver, said_in, subject_of, unbatchable
 from bridge.downstream.reply import Reply, later, malformed, refused
 from bridge.era.revisions import Revision, revision
 from bridge.errors import ServerFault
 from bridge.link import Link
-from bridge.observe import Entry
 from bridge.relay import Relay
-from bridge.status import SessionStatus
 
 log = logging.getLogger("bridge.session")
 
@@ -61,18 +58,6 @@ def gone(asked: Id | None) -> Ready:
     """The refusal that tells a client to initialize anew."""
     text = "Session not found: it ended or never was; initialize a new one"
     return refused(local_error(asked, text, "session_not_found", INVALID_REQUEST).raw, 404)
-
-
-Enter = Callable[[Request], Entry | None]
-"""Opens the entry of a request, where somebody watches."""
-
-
-def nobody(asked: Request) -> None:
-    """Nobody watches."""
-
-
-def _answer_to(fault: Malformed) -> Response:
-    return error(fault.id, fault.code, fault.message)
 
 
 class Listener:
@@ -99,11 +84,10 @@ class Listener:
 class LegacySession:
     """The port of one session. `id` is the `Mcp-Session-Id`."""
 
-    def __init__(self, session_id: str, relay: Relay, link: Link, caller: str = LOCAL) -> None:
+    def __init__(self, session_id: str, relay: Relay, link: Link) -> None:
         config = relay.config
         self.id = session_id
-        self.caller = caller
-        self.party = Party(session_id[:8], subject_of(config, caller) or session_id)
+        self.party = Party(session_id[:8], subject_of(config) or session_id)
         self.lifecycle = Lifecycle()
         self.revision: Revision | None = None
         self._initialized = False
@@ -133,55 +117,20 @@ class LegacySession:
 
     # What the endpoint calls
 
-    async def post(
-        self,
-        request: BaseRequest,
-        accepted: Accepted,
-        body: Message | Batch,
-        params: Params | None = None,
-        entry: Entry | None = None,
-        enter: Enter = nobody,
-    ) -> StreamResponse:
-        """Take one POST of the session and answer it.
-
-        `params` are those of a request, if they were read; `entry` is its, and `enter` makes those of
-        the members of a batch.
-        """
+    async def post(self, request: BaseRequest, accepted: Accepted, body: Message | Batch) -> StreamResponse:
+        """Take one POST of the session and answer it."""
         if self._link.congested:
             late = await self._admit(body)
             if late is not None:
                 return late
-        if isinstance(body, Batch):
-            self._last = self._loop.time()
-            return await self._post_batch(request, accepted, body, enter)
-        answer = self._taken(accepted, body, params, entry)
-        return await self.respond(request, answer) if isinstance(answer, Reply) else answer
-
-    @property
-    def waits(self) -> bool:
-        """Whether a message would have to wait until the server reads again."""
-        return self._link.congested
-
-    def take(
-        self, accepted: Accepted, body: Message, params: Params | None, entry: Entry | None
-    ) -> Ready | Reply:
-        """The same for one that does not wait, and whose answer somebody waits for elsewhere."""
-        answer = self._taken(accepted, body, params, entry)
-        if isinstance(answer, Reply):
-            self._enter(answer)
-            if not answer.decided:
-                self._commits.add(answer)
-        return answer
-
-    def _taken(
-        self, accepted: Accepted, body: Message, params: Params | None, entry: Entry | None
-    ) -> Ready | Reply:
         self._last = self._loop.time()
+        if isinstance(body, Batch):
+            return await self._post_batch(request, accepted, body)
         refusal = self.lifecycle.take(body)
         if refusal is not None:
             return malformed(refusal)
         if isinstance(body, Request):
-            return self._ask(accepted, body, params, entry)
+            return await self._post_request(request, accepted, body)
         deliver(self._link, self, body)
         return Ready(202)
 
@@ -199,24 +148,22 @@ class LegacySession:
             return gone(asked)
         return None if in_time else refused(self._link.late(asked).raw, 503 if asked is None else 200)
 
-    def _ask(
-        self, accepted: Accepted, asked: Request, params: Params | None, entry: Entry | None
-    ) -> Ready | Reply:
+    async def _post_request(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
         if len(self.party.exchanges) >= self._limits.in_flight:
             return self._too_many(asked.id)
         reply = self._reply(accepted)
         if asked.method == "initialize":
             reply.head(b"Mcp-Session-Id: %b\r\n" % self.id.encode())
-        refusal = self._link.ask(self, asked, reply, askable=accepted.sse, params=params, entry=entry)
-        return malformed(refusal) if isinstance(refusal, Malformed) else reply
+        refusal = self._link.ask(self, asked, reply, askable=accepted.sse)
+        if isinstance(refusal, Malformed):
+            return malformed(refusal)
+        return await self._respond(request, reply)
 
     def _too_many(self, asked: Id | None) -> Ready:
         text = f"Too many requests in flight in this session; the most are {self._limits.in_flight}"
         return later(asked, text, "in_flight", status=429)
 
-    async def _post_batch(
-        self, request: BaseRequest, accepted: Accepted, batch: Batch, enter: Enter
-    ) -> StreamResponse:
+    async def _post_batch(self, request: BaseRequest, accepted: Accepted, batch: Batch) -> StreamResponse:
         """A batch (2025-03-26 only): its members go on one by one, their answers come back together."""
         why = unbatchable(batch, self.revision)
         if why is not None:
@@ -226,35 +173,21 @@ class LegacySession:
             return self._too_many(None)
         reply = self._reply(accepted, expected=len(asked))
         for member in batch.members:
-            refusal = _answer_to(member) if isinstance(member, Malformed) else None
-            if not isinstance(member, Malformed):
-                refusal = self._take_member(member, reply, enter)
-            if refusal is not None:
-                reply.answer(refusal.raw)
-        return await self.respond(request, reply) if asked else Ready(202)
+            fault = member if isinstance(member, Malformed) else self._take_member(member, reply)
+            if fault is not None:
+                reply.answer(error(fault.id, fault.code, fault.message).raw)
+        return await self._respond(request, reply) if asked else Ready(202)
 
-    def _take_member(self, member: Message, reply: Reply, enter: Enter) -> Response | None:
-        """Pass it on; the answer to one that cannot be."""
+    def _take_member(self, member: Message, reply: Reply) -> Malformed | None:
         if not isinstance(member, Request):
             deliver(self._link, self, member)
             return None
-        entry = enter(member)
-        excess = self._relay.excess(self.caller)
-        if excess is not None:
-            refusal = local_error(member.id, excess.text, excess.reason)
-        else:
-            asked = self._link.ask(self, member, reply, askable=reply.accepted.sse, entry=entry)
-            if not isinstance(asked, Malformed):
-                return None
-            refusal = _answer_to(asked)
-        if entry is not None:
-            entry.answered(refusal, refused=True)
-        return refusal
+        refusal = self._link.ask(self, member, reply, askable=reply.accepted.sse)
+        return refusal if isinstance(refusal, Malformed) else None
 
     async def listen(self, request: BaseRequest, last_event_id: str | None) -> StreamResponse:
         """Serve a GET: the session's own stream, or the rest of one that broke off."""
         cursor = None if last_event_id is None else self._cursor(last_event_id)
-        self._relay.resumptions += cursor is not None
         number, missed = cursor or (self._listening, [])
         stream = EventStream(unsent=self._limits.unsent, on_pressure=self._slow)
         await stream.start(request)
@@ -309,11 +242,9 @@ class LegacySession:
                 if not replayed:
                     stream.push(event)
         self._flush()
-        self._relay.streams += 1
         try:
             await stream.run(self._timing.keepalive, self._timing.stalled)
         finally:
-            self._relay.streams -= 1
             listener.carries = False
             if self._streams.listener is listener:
                 self._streams.listener = None
@@ -325,10 +256,6 @@ class LegacySession:
         busy = self._streams.listener is not None or self.party.exchanges
         return None if busy else self._last
 
-    def status(self) -> SessionStatus:
-        now = self._loop.time()
-        return session_status(self, self._relay, transport="http", revision=self.revision, now=now)
-
     def close(self, why: str) -> None:
         if self._relay.sessions.pop(self.id, None) is None:
             return
@@ -336,8 +263,6 @@ class LegacySession:
         waiting = list(self.party.exchanges.values())
         self._link.leave(self)
         for exchange in waiting:
-            if exchange.entry is not None:
-                exchange.entry.cancelled()
             self._settle(exchange, local_error(exchange.id, why, "session_closed"))
         for admission in self._admissions:
             admission.cancel()
@@ -364,8 +289,6 @@ class LegacySession:
     def _settle(self, exchange: Exchange, response: Response) -> None:
         reply = exchange.via
         assert isinstance(reply, Reply)
-        if exchange.entry is not None:
-            exchange.entry.answered(response)
         reply.answer(line_safe(response.raw))
         self._review(reply)
         self._last = self._loop.time()
@@ -390,8 +313,6 @@ class LegacySession:
         self._place(Questioned(question, request))
 
     def ended(self, exchange: Exchange) -> None:
-        if exchange.entry is not None:
-            exchange.entry.cancelled()
         if isinstance(exchange.via, Reply):
             exchange.via.abandon()
             self._review(exchange.via)
@@ -431,9 +352,7 @@ class LegacySession:
         number = self._store.stream()
         # Not for initialize, of which nobody knows yet what its client bears.
         opening = self._begin if self.revision is None else self._begin_primed
-        reply = Reply(
-            accepted, self._encoder(number), opening=opening, expected=expected, resumable=True, owner=self
-        )
+        reply = Reply(accepted, self._encoder(number), opening=opening, expected=expected, resumable=True)
         reply.number = number
         return reply
 
@@ -444,13 +363,7 @@ class LegacySession:
     def _begin_primed(self, reply: Reply) -> bytes:
         return self._begin(reply) + self._priming(reply.number)
 
-    # Owner of its replies
-
-    def over(self, reply: Reply) -> None:
-        self._commits.remove(reply)
-        self._review(reply)
-
-    async def respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
+    async def _respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
         """To leave is not to cancel (TF-05): the call runs on, whatever ends this."""
         self._enter(reply)
         try:

@@ -29,7 +29,6 @@ from aiohttp.web import BaseRequest, RequestHandler, Server, StreamResponse
 from bridge.config import KIB, Listen, Tls
 from bridge.core.message import INTERNAL_ERROR
 from bridge.downstream.http import Ready, bracketed, json_error, refusal
-from bridge.downstream.repeated import RepeatingConnection
 from bridge.errors import ListenFault, UsageFault
 
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
@@ -55,7 +54,7 @@ _LINGER: Final = 5.0
 # --- connections ------------------------------------------------------------------------------
 
 
-class Connection(RepeatingConnection):
+class Connection(RequestHandler):
     """aiohttp's connection with our errors. Whoever takes no byte of an answer for `stalled`
     seconds, while more than the high-water mark waits, is cut off."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -36,14 +35,13 @@ from bridge.deadlines import Deadlines
 from bridge.detection import CLIENT
 from bridge.downstream.caller import ModernCaller
 from bridge.downstream.http import Ready
+from bridge.downstream.party import subject_of
 from bridge.downstream.peers import Peers
 from bridge.downstream.reply import Reply, declined, later, malformed, refused
 from bridge.era.probe import discovery
 from bridge.era.revisions import MODERN_VERSIONS, REMOVED
 from bridge.era.suspend import Elsewhere
-from bridge.link import Caller as Asking
-from bridge.link import Link
-from bridge.observe import Entry
+from bridge.link import Caller, Link
 from bridge.relay import Relay
 
 _ENVELOPE = discovery(MODERN_VERSIONS[-1], CLIENT).removeprefix(b"{")
@@ -56,14 +54,6 @@ class _Data(msgspec.Struct):
 class _Code(msgspec.Struct):
     code: int = 0
     data: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class Caller(NamedTuple):
-    """Who asks: whom it is served as, what it is called, and the entry of its request."""
-
-    subject: str
-    name: str
-    entry: Entry | None
 
 
 class HttpOutlet:
@@ -106,6 +96,7 @@ class ModernEndpoint:
         self._indexes: WeakKeyDictionary[Link, tuple[int, params.ToolIndex]] = WeakKeyDictionary()
         self._walks: WeakKeyDictionary[Link, asyncio.Lock] = WeakKeyDictionary()
         """Held while a link's tools are looked at; a server that hangs holds up its own calls only."""
+        self._subject = subject_of(relay.config)
 
     async def post(
         self,
@@ -113,9 +104,13 @@ class ModernEndpoint:
         accepted: Accepted,
         asked: Request,
         claims: Claims,
-        caller: Caller,
+        subject: str | None = None,
     ) -> StreamResponse:
-        """Take one request and answer it. Raises ServerFault when no server can be had."""
+        """Take one request and answer it; `subject` is whom another replica asks for.
+
+        Raises ServerFault when no server can be had.
+        """
+        subject = self._subject if subject is None else subject
         refusal = _ladder(request, asked, claims)
         if refusal is not None:
             return refusal
@@ -128,18 +123,12 @@ class ModernEndpoint:
             return refused(local_error(asked.id, text, "accept", INVALID_REQUEST).raw, 406)
         if isinstance(self._relay.config.upstream, Remote):
             asked = asked.with_headers(params.passed(request.headers.items()))
-        found = await self._relay.modern(asked, caller.subject, caller.name)
+        found = await self._relay.modern(asked, subject)
         if isinstance(found, Response):
             return refused(found.raw, _status(found))
         if isinstance(found, Elsewhere):
-            if caller.entry is not None:
-                caller.entry.passed_on()
-            return await self._peers.pass_on(request, asked, found.replica, caller.subject)
-        self._relay.streams += asked.method == LISTEN
-        try:
-            return await self._call(found, request, accepted, asked, claims, caller)
-        finally:
-            self._relay.streams -= asked.method == LISTEN
+            return await self._peers.pass_on(request, asked, found.replica, subject)
+        return await self._call(found, request, accepted, asked, claims, subject)
 
     async def _unfit(self, link: Link, request: BaseRequest, asked: Request, claims: Claims) -> Ready | None:
         """Why this request cannot be put to this server; None if it can."""
@@ -158,17 +147,16 @@ class ModernEndpoint:
         accepted: Accepted,
         asked: Request,
         claims: Claims,
-        caller: Caller,
+        subject: str,
     ) -> StreamResponse:
-        reply, access = Reply(accepted, sse.event), self._relay.config.access
+        reply = Reply(accepted, sse.event)
         call = ModernCaller(
             self._relay,
             asked,
-            caller.subject,
+            subject,
             HttpOutlet(reply),
-            private=access.token is not None or bool(access.callers),
+            private=self._relay.config.access.token is not None,
             wants_log=claims.log_level is not None,
-            entry=caller.entry,
         )
         call.take(link)
         try:
@@ -215,7 +203,7 @@ class ModernEndpoint:
 
 
 async def _walk(link: Link, index: params.ToolIndex) -> None:
-    caller = Asking(link)
+    caller = Caller(link)
     try:
         while not index.complete:
             cursor = index.wanted

@@ -8,26 +8,21 @@ Specification (2024-11-05 to 2025-11-25): "Lifecycle", "Cancellation", and "Batc
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
 from bridge.config import Config
-from bridge.core.events import Party
 from bridge.core.message import Batch, Notification, Request, Response, params_of
 from bridge.downstream.base import Port
 from bridge.era.revisions import Revision
 from bridge.link import Link
-from bridge.readiness import Identity
-from bridge.relay import Relay
-from bridge.status import SessionStatus
 from bridge.values import is_loopback
 
 log = logging.getLogger("bridge.session")
 
 
-_LONGEST_NAME: Final = 100
 UNDECLARED: Final = "The client did not declare this capability"
 
 
@@ -38,46 +33,11 @@ class Said(msgspec.Struct):
     client: msgspec.Raw = msgspec.field(name="clientInfo", default=msgspec.Raw(b"{}"))
 
 
-def subject_of(config: Config, caller: str) -> str:
-    """Whom this caller is served as; empty where strangers cannot be told from each other (§2)."""
-    access, listen = config.access, config.listen
-    secured = access.token is not None or bool(access.callers)
-    return caller if secured or listen.uds is not None or is_loopback(listen.host) else ""
-
-
-def session_status(
-    session: Shown, relay: Relay, *, transport: str, revision: Revision | None, now: float
-) -> SessionStatus:
-    """What an operator is told of a legacy session; `now` is on the loop's clock."""
-    party, idle_since = session.party, session.idle_since()
-    client = said_in(UNSET if party.offer is None else party.offer.params).client
-    return SessionStatus(
-        id=party.name,
-        server=relay.config.name,
-        caller=session.caller,
-        transport=transport,
-        revision="" if revision is None else revision.name,
-        client=_spelled(client),
-        in_flight=len(party.exchanges),
-        idle_seconds=None if idle_since is None else max(0.0, now - idle_since),
-    )
-
-
-class Shown(Protocol):
-    """A session that can be told of."""
-
-    party: Party
-    caller: str
-
-    def idle_since(self) -> float | None: ...
-
-
-def _spelled(client: msgspec.Raw) -> str:
-    try:
-        found = msgspec.json.decode(client, type=Identity)
-    except msgspec.DecodeError:
-        return ""
-    return f"{found.name} {found.version}".strip()[:_LONGEST_NAME]
+def subject_of(config: Config) -> str:
+    """Whom the clients are; empty where strangers cannot be told from each other (§2)."""
+    if config.access.token is not None:
+        return "bearer"
+    return "local" if config.listen.uds is not None or is_loopback(config.listen.host) else ""
 
 
 def said_in(text: msgspec.Raw | msgspec.UnsetType) -> Said:

@@ -8,31 +8,19 @@ Who writes into it, and how an event is recorded for a resumption, is the port's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from aiohttp.web import BaseRequest, StreamResponse
 
 from bridge.config import Limits, Timing
 from bridge.core.headers import Accepted, Refusal
 from bridge.core.message import Id, Malformed, error, local_error
-from bridge.core.quota import TooMuch
-from bridge.core.trace import KEYS, PARENT, Context, usable
 from bridge.deadlines import Deadlines
 from bridge.downstream.event_stream import EventStream
 from bridge.downstream.http import Ready
 
 _JSON: Final = b"Content-Type: application/json\r\n"
-
-
-class Owner(Protocol):
-    """Who keeps a reply among the open ones."""
-
-    def over(self, reply: Reply) -> None:
-        """It was sent, or its client is gone."""
-
-    async def respond(self, request: BaseRequest, reply: Reply) -> StreamResponse:
-        """Let it be the answer to this request."""
 
 
 class Reply:
@@ -47,6 +35,7 @@ class Reply:
         "_batch",
         "_events",
         "_expected",
+        "_first",
         "_gone",
         "_lines",
         "_opening",
@@ -56,10 +45,8 @@ class Reply:
         "encode",
         "finished",
         "number",
-        "owner",
         "resumable",
         "streaming",
-        "told",
     )
 
     def __init__(
@@ -70,11 +57,7 @@ class Reply:
         opening: Callable[[Reply], bytes] | None = None,
         expected: int | None = None,
         resumable: bool = False,
-        owner: Owner | None = None,
     ) -> None:
-        self.owner = owner
-        self.told: Callable[[], None] | None = None
-        """Called once it is known whether it is a JSON text or a stream."""
         self.accepted = accepted
         self.encode = encode
         self.resumable = resumable
@@ -92,6 +75,7 @@ class Reply:
         self._status = 200
         self._lines = b""
         self._gone = False
+        self._first: asyncio.Future[None] | None = None
         self._stream: EventStream | None = None
 
     @property
@@ -179,36 +163,10 @@ class Reply:
         self._tell()
 
     def _tell(self) -> None:
-        told, self.told = self.told, None
-        if told is not None:
-            told()
-
-    # From the connection, where a head was known (`repeated.Pending`)
-
-    @property
-    def decided(self) -> bool:
-        return self.finished or self.streaming
-
-    def ready(self) -> Ready | None:
-        """The whole answer; None if it is a stream."""
-        if self.streaming or not (self._answers or not self.accepted.sse):
-            return None
-        return self._json()
-
-    def sent(self) -> None:
-        if self.owner is not None:
-            self.owner.over(self)
-
-    def leave(self) -> None:
-        self._events.clear()
-        self._gone = True
-        self.sent()
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
 
     # From the handler of a POST, or of the GET that resumes its stream
-
-    async def go_on(self, request: BaseRequest) -> StreamResponse:
-        assert self.owner is not None
-        return await self.owner.respond(request, self)
 
     async def respond(
         self,
@@ -225,9 +183,8 @@ class Reply:
         """
         try:
             await self._decided(commits)
-            ready = self.ready()
-            if ready is not None:
-                return ready
+            if not self.streaming and (self._answers or not self.accepted.sse):
+                return self._json()
             stream = EventStream(unsent=limits.unsent, on_pressure=pressure)
             await stream.start(request, self._lines)
             for event in self._events:
@@ -249,13 +206,12 @@ class Reply:
                 self._gone = True
 
     async def _decided(self, commits: Deadlines[Reply]) -> None:
-        if self.decided:
+        if self.finished or self.streaming:
             return
-        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.told = lambda: None if first.done() else first.set_result(None)
+        self._first = asyncio.get_running_loop().create_future()
         commits.add(self)
         try:
-            await first
+            await self._first
         finally:
             commits.remove(self)
 
@@ -279,19 +235,6 @@ def malformed(fault: Malformed) -> Ready:
 def declined(asked: Id | None, refusal: Refusal) -> Ready:
     """The refusal as an answer to this request."""
     return refused(error(asked, refusal.code, refusal.message, refusal.data).raw, refusal.status)
-
-
-def too_much(asked: Id | None, excess: TooMuch) -> Ready:
-    """What a caller is told who may have no more for now."""
-    status = 503 if excess.unavailable else 429
-    return later(asked, excess.text, excess.reason, status=status, seconds=excess.seconds)
-
-
-def trace_of(headers: Mapping[str, str]) -> Context:
-    """The trace context in HTTP headers; none without a usable `traceparent`."""
-    if PARENT not in headers:
-        return ()
-    return usable((key, headers.get(key)) for key in KEYS)
 
 
 def later(asked: Id | None, text: str, reason: str, *, status: int = 503, seconds: int = 1) -> Ready:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from aiohttp import hdrs
@@ -27,48 +25,32 @@ from bridge.core.message import (
     Malformed,
     Message,
     Notification,
-    Params,
     Request,
     local_error,
-    params_of,
     read,
 )
-from bridge.downstream.http import CALLER, LOCAL, PROOF, Ready, read_body
-from bridge.downstream.legacy import LegacySession, gone, nobody
-from bridge.downstream.modern import Caller, ModernEndpoint
-from bridge.downstream.party import subject_of
+from bridge.downstream.http import PROOF, Ready, read_body
+from bridge.downstream.legacy import LegacySession, gone
+from bridge.downstream.modern import ModernEndpoint
 from bridge.downstream.peers import Peers
 from bridge.downstream.proof import RELAYED
-from bridge.downstream.repeated import learn
-from bridge.downstream.reply import Reply, declined, later, malformed, refused, too_much, trace_of
+from bridge.downstream.reply import declined, later, malformed, refused
 from bridge.era.revisions import LEGACY_VERSIONS, MODERN_VERSIONS, Era
 from bridge.era.suspend import goes_on
 from bridge.era.task_ids import METHODS as ABOUT_TASKS
 from bridge.errors import CircuitOpen, ServerFault
 from bridge.link import answer_to_fault
-from bridge.observe import Entry
 from bridge.relay import Relay
 
 SESSION_ID: Final = istr("Mcp-Session-Id")
 VERSION: Final = istr("MCP-Protocol-Version")
 LAST_EVENT_ID: Final = istr("Last-Event-ID")
 
+_ENVELOPE_MARK: Final = b"io.modelcontextprotocol"
+"""Without the slash behind it, which some writers escape."""
 _ALLOW: Final = b"Allow: GET, POST, DELETE\r\n"
 _ALLOW_MODERN: Final = b"Allow: POST\r\n"
 _FULL: Final = "The most sessions are open; try again later"
-
-
-@dataclass(slots=True)
-class _Post:
-    """One POST, as far as its message's era does not matter."""
-
-    request: BaseRequest
-    accepted: Accepted
-    era: Era
-    caller: str
-    params: Params | None
-    said: Claims | None
-    entry: Entry | None = None
 
 
 class StreamableHttp:
@@ -110,55 +92,17 @@ class StreamableHttp:
     async def _dispatch(
         self, request: BaseRequest, accepted: Accepted, message: Message | Batch, body: bytes
     ) -> StreamResponse:
-        said = params = None
-        if isinstance(message, Request):
-            params = params_of(message)
-            said = claims(message.method, message.params) if params.enveloped else None
-        era = Era.MODERN if RELAYED in request.headers else self._era(request, message, said)
-        post = _Post(request, accepted, era, self._caller(request), params, said)
-        if not (isinstance(message, Request) and self._relay.watched):
-            return await self._serve(post, message, body)
-        entry = post.entry = self._enter(post, message)
-        try:
-            answer = await self._serve(post, message, body)
-        except BaseException:
-            if not entry.sent:
-                entry.cancelled()
-            raise
-        if not entry.sent and isinstance(answer, Ready):
-            entry.turned_away(answer.content)
-        return answer
-
-    def _enter(self, post: _Post, asked: Request) -> Entry:
-        headers = post.request.headers
-        entry = self._relay.enter(
-            asked,
-            transport="http",
-            era=post.era,
-            caller=post.caller,
-            session=headers.get(SESSION_ID, "") if post.era is Era.LEGACY else "",
-            trace=trace_of(headers),
-        )
-        assert entry is not None
-        return entry
-
-    def _caller(self, request: BaseRequest) -> str:
-        proof = request.get(PROOF)
-        return request.get(CALLER, LOCAL) if proof is None else proof.claims.subject
-
-    async def _serve(self, post: _Post, message: Message | Batch, body: bytes) -> StreamResponse:
-        asked = message.id if isinstance(message, Request) else None
         if self._relay.draining and _asks(message):
+            asked = message.id if isinstance(message, Request) else None
             return later(asked, "The bridge is shutting down", "draining")
-        if RELAYED in post.request.headers:
-            return await self._passed_on(post, message, body)
-        if isinstance(message, Request):
-            excess = self._relay.excess(post.caller)
-            if excess is not None:
-                return too_much(asked, excess)
-        if post.era is Era.LEGACY:
-            return await self._legacy_post(post, message)
-        return await self._modern_post(post, message)
+        if RELAYED in request.headers:
+            return await self._passed_on(request, accepted, message, body)
+        said = None
+        if isinstance(message, Request) and _ENVELOPE_MARK in body:
+            said = claims(message.method, message.params)
+        if self._era(request, message, said) is Era.LEGACY:
+            return await self._legacy_post(request, accepted, message)
+        return await self._modern_post(request, accepted, message, said)
 
     def _era(self, request: BaseRequest, message: Message | Batch, said: Claims | None) -> Era:
         session = SESSION_ID in request.headers
@@ -170,15 +114,22 @@ class StreamableHttp:
 
     # Modern
 
-    async def _passed_on(self, post: _Post, message: Message | Batch, body: bytes) -> StreamResponse:
+    async def _passed_on(
+        self, request: BaseRequest, accepted: Accepted, message: Message | Batch, body: bytes
+    ) -> StreamResponse:
         """What another replica let in, which may be a round of a call that is here and nothing else."""
-        proof = post.request.get(PROOF)
+        proof = request.get(PROOF)
         if proof is None or not proof.covers(body) or not _goes_on(message):
             return _refusal(403, "Forbidden: not what another replica of this bridge passes on", "proof")
-        return await self._modern_post(post, message, subject=proof.claims.subject)
+        return await self._modern_post(request, accepted, message, subject=proof.claims.subject)
 
     async def _modern_post(
-        self, post: _Post, message: Message | Batch, subject: str | None = None
+        self,
+        request: BaseRequest,
+        accepted: Accepted,
+        message: Message | Batch,
+        said: Claims | None = None,
+        subject: str | None = None,
     ) -> StreamResponse:
         if isinstance(message, Notification):
             return Ready(202)  # acknowledged and dropped: nothing in core travels this way (HM-21)
@@ -186,76 +137,39 @@ class StreamableHttp:
             text = "Invalid Request: the body must be one request or notification"
             return malformed(Malformed(INVALID_REQUEST, text))
         try:
-            said = post.said or claims(message.method, message.params)
-            if subject is None:
-                subject = subject_of(self._config, post.caller)
-            caller = Caller(subject, post.caller, post.entry)
-            return await self._modern.post(post.request, post.accepted, message, said, caller)
+            said = said or claims(message.method, message.params)
+            return await self._modern.post(request, accepted, message, said, subject)
         except ServerFault as fault:
-            return _unavailable(message.id, fault, post.entry)
+            return _unavailable(message.id, fault)
 
     # Legacy
 
-    async def _legacy_post(self, post: _Post, message: Message | Batch) -> StreamResponse:
-        request = post.request
+    async def _legacy_post(
+        self, request: BaseRequest, accepted: Accepted, message: Message | Batch
+    ) -> StreamResponse:
         if isinstance(message, Request) and message.method == "initialize":
-            return await self._initialize(post, message)
+            return await self._initialize(request, accepted, message)
         session = self._session(request, message.id if isinstance(message, Request) else None)
         if isinstance(session, Ready):
             return session
-        learn(request, partial(self._take, session.id, request.headers.get(VERSION), post))
-        enter = partial(self._enter, post) if self._relay.watched else nobody
-        return await session.post(request, post.accepted, message, post.params, post.entry, enter)
+        return await session.post(request, accepted, message)
 
-    def _take(self, session_id: str, version: str | None, first: _Post, body: bytes) -> Ready | Reply | None:
-        """The same for a body under the headers of `first`; None if it is for `_post`."""
-        session = self._relay.sessions.get(session_id)
-        if not isinstance(session, LegacySession) or session.waits or self._relay.draining:
-            return None
-        if len(body) > self._config.limits.body:
-            return None
-        negotiated = session.revision.name if session.revision is not None else None
-        message = read(body, depth=self._config.limits.depth)
-        if legacy_version(version, negotiated) is not None or isinstance(message, Batch | Malformed):
-            return None
-        params = params_of(message) if isinstance(message, Request) else None
-        if params is not None and (params.enveloped or message.method == "initialize"):
-            return None
-        if params is None or not self._relay.watched:
-            return session.take(first.accepted, message, params, None)
-        assert isinstance(message, Request)
-        entry = self._enter(first, message)
-        excess = self._relay.excess(first.caller)
-        answer = (
-            session.take(first.accepted, message, params, entry)
-            if excess is None
-            else too_much(message.id, excess)
-        )
-        if isinstance(answer, Ready) and not entry.sent:
-            entry.turned_away(answer.content)
-        return answer
-
-    async def _initialize(self, post: _Post, asked: Request) -> StreamResponse:
+    async def _initialize(self, request: BaseRequest, accepted: Accepted, asked: Request) -> StreamResponse:
         """Open a session, whatever session the request names: a client that initializes wants a new one."""
-        excess = self._relay.excess_session(post.caller)
-        if excess is not None:
-            return too_much(asked.id, excess)
         if len(self._relay.sessions) + self._opening >= self._config.limits.sessions:
             return later(asked.id, _FULL, "sessions", seconds=10)
         self._opening += 1
         try:
             link = await self._relay.legacy()
-            session = LegacySession(secrets.token_urlsafe(24), self._relay, link, post.caller)
+            session = LegacySession(secrets.token_urlsafe(24), self._relay, link)
         except ServerFault as fault:
-            return _unavailable(asked.id, fault, post.entry)
+            return _unavailable(asked.id, fault)
         finally:
             self._opening -= 1
         self._relay.sessions[session.id] = session
-        if post.entry is not None:
-            post.entry.session = session.id
         known = False
         try:
-            answer = await session.post(post.request, post.accepted, asked, post.params, post.entry)
+            answer = await session.post(request, accepted, asked)
             known = session.lifecycle.open
             return answer
         finally:
@@ -270,7 +184,7 @@ class StreamableHttp:
             text = "Bad Request: the header Mcp-Session-Id is needed, once; initialize gives it"
             return refused(local_error(asked, text, "no_session", INVALID_REQUEST).raw, 400)
         session = self._relay.sessions.get(named[0])
-        if not isinstance(session, LegacySession) or not self._owns(request, session):
+        if not isinstance(session, LegacySession):
             return gone(asked)
         if len(headers.getall(VERSION, ())) > 1:
             text = "Bad Request: the header MCP-Protocol-Version stands twice"
@@ -278,10 +192,6 @@ class StreamableHttp:
         negotiated = session.revision.name if session.revision is not None else None
         refusal = legacy_version(headers.get(VERSION), negotiated)
         return session if refusal is None else declined(asked, refusal)
-
-    def _owns(self, request: BaseRequest, session: LegacySession) -> bool:
-        """Whether it is this caller's; where callers have no names it is whose knows its id."""
-        return not self._config.access.callers or session.caller == self._caller(request)
 
     async def _get(self, request: BaseRequest) -> StreamResponse:
         if _is_modern(request):
@@ -320,10 +230,8 @@ def _refusal(status: int, text: str, reason: str, lines: bytes = b"") -> Ready:
     return refused(local_error(None, text, reason, INVALID_REQUEST).raw, status, lines)
 
 
-def _unavailable(asked: Id, fault: ServerFault, entry: Entry | None) -> Ready:
+def _unavailable(asked: Id, fault: ServerFault) -> Ready:
     """No server can be had: the caller's request gets that as its answer."""
-    if entry is not None:
-        entry.answered(answer_to_fault(asked, fault))
     if isinstance(fault, CircuitOpen):
         return later(asked, str(fault), fault.reason, seconds=max(1, math.ceil(fault.retry_after)))
     return refused(answer_to_fault(asked, fault).raw, 200)

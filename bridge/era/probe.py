@@ -211,15 +211,6 @@ class Eras:
         return self.probing and self._modern is None
 
     @property
-    def known(self) -> str:
-        """What the server speaks: `legacy`, `modern` or `both`; `unknown` while not both are known."""
-        if self._configured is not None:
-            return self._configured.value
-        if self._modern:
-            return {True: "both", False: "modern", None: "unknown"}[self._legacy]
-        return "unknown" if self._modern is None else Era.LEGACY.value
-
-    @property
     def in_force(self) -> str | None:
         """Which translation there is, in words; None while that is not known."""
         if self._configured is not None:

@@ -82,11 +82,6 @@ class Calls(Generic[H]):
         self.counts: Counter[str] = Counter()
         """How often what was not plain: states refused, calls elsewhere, questions put to a guessed call."""
 
-    @property
-    def away(self) -> int:
-        """How many calls wait for their clients."""
-        return self._away.total()
-
     # Whose a request is
 
     def find(self, asked: Request, subject: str) -> H | Elsewhere | Response | None:

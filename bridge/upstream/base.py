@@ -9,7 +9,6 @@ Answers basic/transports: whatever the transport, JSON-RPC messages travel whole
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from bridge.core.lines import Overlong
@@ -84,12 +83,3 @@ class Source(Protocol):
 
     async def close(self) -> None:
         """End every upstream it made, and return when all are gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One child: `state` is `warm`, `serving` or `ending`, `seconds` how long ago it was started."""
-
-    pid: int
-    state: str
-    seconds: float

@@ -37,7 +37,6 @@ from yarl import URL
 from bridge import __version__
 from bridge.config import KIB, MIB, Remote, Timing
 from bridge.core.headers import PROTECTED
-from bridge.core.trace import context_in
 from bridge.errors import ServerFault, UsageFault
 
 log = logging.getLogger("bridge.remote")
@@ -109,12 +108,10 @@ class HttpClient:
     ) -> AsyncIterator[ClientResponse]:
         """Send one request, follow its redirects, and give the answer. Raises Unreachable.
 
-        The trace context of a message goes into the headers too, where proxies look for it. A 401
-        is tried once more if a header file holds another value than the one that was sent.
+        A 401 is tried once more if a header file holds another value than the one that was sent.
         """
         target = self.url if url is None else url
         configured = self._configured()
-        headers = headers if body is None else {**dict(context_in(body)), **headers}
         response = await self._send(method, target, {**headers, **configured}, body)
         if response.status == 401 and (renewed := self._reread()) != configured:
             response.release()

@@ -22,7 +22,7 @@ import anyio
 from bridge.config import Command, Limits, Timing
 from bridge.core.restart import Circuit, Restarts
 from bridge.errors import CircuitOpen, ServerFault
-from bridge.upstream.base import Process, Receiver
+from bridge.upstream.base import Receiver
 from bridge.upstream.guard import Guard
 from bridge.upstream.orphans import reap_orphans
 from bridge.upstream.process import Child, environment, spawn
@@ -74,8 +74,7 @@ class Pool:
         # A start blocks the event loop for half a millisecond; between two of them others have a turn.
         self._one_at_a_time = anyio.Lock()
         self._warm: deque[Child] = deque()
-        self._children: dict[Child, float] = {}
-        """When each was started."""
+        self._children: set[Child] = set()
         self._started = 0
         self._fault: ServerFault | None = None
         self._changed = anyio.Event()
@@ -103,16 +102,6 @@ class Pool:
             warm=sum(child.alive for child in self._warm),
             fault=self._fault,
         )
-
-    def processes(self) -> list[Process]:
-        """Every child that is not gone, the oldest first."""
-        now = self._clock()
-        return [Process(child.pid, self._state(child), now - born) for child, born in self._children.items()]
-
-    def _state(self, child: Child) -> str:
-        if not child.alive:
-            return "ending"
-        return "warm" if child in self._warm else "serving"
 
     async def open(self, receiver: Receiver) -> StdioUpstream:
         """A living child that nothing was sent to: a warm one at once, else one started now.
@@ -181,7 +170,7 @@ class Pool:
             child = self._spawn()
         _log.info("started", extra={"label": child.label})
         self._started += 1
-        self._children[child] = self._clock()
+        self._children.add(child)
         self._tasks.start_soon(self._tend, child)
         return child
 
@@ -199,11 +188,11 @@ class Pool:
             raise
 
     async def _tend(self, child: Child) -> None:
-        born = self._children[child]
+        born = self._clock()
         try:
             await child.tend()
         finally:
-            del self._children[child]
+            self._children.discard(child)
             if child in self._warm:
                 self._warm.remove(child)
         if child.fault is not None:

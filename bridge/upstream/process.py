@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import fnmatch
 import logging
 import os
@@ -47,8 +46,6 @@ MOST_HEAPED = 16 * MIB
 """Bytes written to a child in spite of its congestion, above which it is given up."""
 CHUNK = 64 * KIB
 """Bytes of one read: what a pipe holds."""
-WIDE = 1 * MIB
-"""What a pipe is made to hold once it was full: the most that Linux gives anybody."""
 STDERR_LINE = 8 * KIB
 STDERR_BURST = 100
 STDERR_RATE = 20.0
@@ -183,8 +180,6 @@ class Stdin:
             return
         if not self._unsent:
             written = self._put(data)
-            if written < len(data) and not self._pipe.closed and _widen(self._pipe):
-                written += self._put(memoryview(data)[written:])
             if written == len(data) or self._pipe.closed:
                 return
             data = data[written:]
@@ -230,7 +225,7 @@ class Stdin:
         self._unsent.clear()
         self._relieve()
 
-    def _put(self, data: bytes | bytearray | memoryview) -> int:
+    def _put(self, data: bytes | bytearray) -> int:
         try:
             return os.write(self._fd, data)
         except BlockingIOError:
@@ -255,14 +250,6 @@ class Stdin:
         self._relieved = anyio.Event()
 
 
-def _widen(pipe: IO[bytes]) -> bool:
-    """Let a pipe hold more, where messages turn out to be large; false if that is not to be had."""
-    try:
-        return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) < WIDE <= fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, WIDE)
-    except (AttributeError, OSError):  # macOS, or the user's pipes hold too much already
-        return False
-
-
 class Output:
     """A pipe a child writes to, from `resume` on; `take` gets the chunks, `end` tells of its end."""
 
@@ -272,7 +259,6 @@ class Output:
         self._fd = pipe.fileno()
         self._take = take
         self._end = end
-        self._chunk = CHUNK
         self.ended = anyio.Event()
         os.set_blocking(self._fd, False)
 
@@ -290,12 +276,10 @@ class Output:
 
     def _readable(self) -> None:
         try:
-            data = os.read(self._fd, self._chunk)
+            data = os.read(self._fd, CHUNK)
         except BlockingIOError:
             return
         if data:
-            if len(data) == CHUNK and self._chunk == CHUNK and _widen(self._pipe):
-                self._chunk = WIDE
             self._take(data)
         else:
             self.close()

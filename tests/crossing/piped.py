@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from support.in_process import wrapping
 from support.scripted_server import LIMIT, Heard, Json, ScriptedServer, ScriptedSource, dump
 
+from bridge.app import wrapping
 from bridge.config import Command, Config, Downstream, Remote, Timing
 from bridge.downstream.stdio import StdioPort
 from bridge.era.revisions import Era

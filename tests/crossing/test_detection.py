@@ -16,7 +16,6 @@ from pathlib import Path
 import field.raw
 import pytest
 from field.raw import Exchange
-from support.in_process import running
 from support.scripted_bridge import (
     LATEST,
     MODERN,
@@ -36,6 +35,7 @@ from support.scripted_server import Heard, Json, ScriptedServer, dump
 
 import bridge.evidence
 from bridge import __version__
+from bridge.app import running
 from bridge.config import Command, Config, Listen, ProcessModel
 from bridge.era.revisions import LEGACY_VERSIONS
 from crossing.piped import piped

@@ -15,7 +15,6 @@ from typing import Any
 import field.raw
 import pytest
 from field.raw import Answer
-from support.in_process import running
 from support.scripted_bridge import MODERN, UNHURRIED, initialize, initialized, mirrored, modern
 from support.scripted_http import Exchange, Handler, OldRemote, Remote, Wire, message
 from support.scripted_server import Json, dump
@@ -23,6 +22,7 @@ from support.scripted_server import Json, dump
 import bridge.evidence
 import bridge.upstream.remote
 from bridge import config
+from bridge.app import running
 from bridge.config import Config, Listen
 from bridge.core.restart import RestartPolicy
 

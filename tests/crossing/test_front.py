@@ -12,7 +12,6 @@ from dataclasses import replace
 import field.raw
 import pytest
 from field.raw import BOTH, Answer, Exchange
-from support.in_process import running
 from support.scripted_bridge import (
     LATEST,
     MODERN,
@@ -32,6 +31,7 @@ from support.scripted_server import Heard, Json, ScriptedServer, dump
 
 import bridge.evidence
 from bridge import config
+from bridge.app import running
 from bridge.config import Access, Config, Listen, Timing
 from bridge.era.revisions import Era
 from crossing.piped import piped

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 from field.raw import ask
-from support.in_process import site_of
 from support.scripted_bridge import (
     UNHURRIED,
     Bridge,
@@ -24,6 +23,7 @@ from support.scripted_bridge import (
 )
 from support.scripted_server import LIMIT, Heard, ScriptedServer, ScriptedSource, dump
 
+from bridge.app import Site
 from bridge.config import Access, Command, Config, Downstream, Listen, ProcessModel
 from bridge.downstream.listener import serve
 from bridge.downstream.stdio import StdioPort
@@ -238,7 +238,7 @@ async def test_a_client_without_authorization_is_not_let_in() -> None:
     )
     source = ScriptedSource()
     relay = Relay(settings, source)
-    served = await serve(settings.listen, site_of(settings, relay)[0].handle, stalled=30.0)
+    served = await serve(settings.listen, Site(settings, relay).handle, stalled=30.0)
     port = int(served.listening.rpartition(":")[2])
     body = dump({"jsonrpc": "2.0", **initialize()})
     headers = [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")]

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pytest
 from field.raw import BOTH, Answer, ask, opened
-from support.in_process import running
 from support.scripted_bridge import UNHURRIED, envelope, initialized, mirrored, modern
 from support.scripted_replicas import (
     ACCEPT,
@@ -32,6 +31,7 @@ from support.scripted_replicas import (
 )
 from support.scripted_server import Json, dump
 
+from bridge.app import running
 from bridge.config import Access, Command, Config, Listen, Replicas
 from bridge.era.revisions import Era
 

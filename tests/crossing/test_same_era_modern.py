@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import field.raw
 import pytest
 from field.raw import BOTH, Answer
-from support.in_process import running
 from support.scripted_bridge import (
     MODERN,
     SUBSCRIPTION,
@@ -28,6 +27,7 @@ from support.scripted_server import Json, dump
 
 import bridge.evidence
 from bridge import config
+from bridge.app import running
 from bridge.config import Access, Config, Listen
 from bridge.era.revisions import Era
 from crossing.piped import piped

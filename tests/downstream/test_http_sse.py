@@ -13,9 +13,9 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp.web import BaseRequest, StreamResponse
-from support.in_process import site_of
 from support.scripted_server import LIMIT, Json, ScriptedServer, ScriptedSource, dump
 
+from bridge.app import Site
 from bridge.config import Access, Command, Config, Limits, Listen, ProcessModel, Timing
 from bridge.core import message
 from bridge.core.sse import COMMENT
@@ -176,7 +176,7 @@ async def bench(config: Config = OLD) -> AsyncIterator[Bench]:
         relay = Relay(config, source)
         relay.detection.eras.initialised()  # and is not asked for its era
         relay.readiness.discovered(OLDEST)  # so that the bridge starts no server to learn of its own
-        old, site = Bench(relay, source, http), site_of(config, relay)[0]
+        old, site = Bench(relay, source, http), Site(config, relay)
         served = await serve(config.listen, handle, stalled=config.timing.stalled)
         stack.push_async_callback(served.close, 0.2)
         stack.callback(old.hang_up)

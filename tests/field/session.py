@@ -61,7 +61,6 @@ class Caller:
 
     port: int
     headers: list[tuple[str, str]] = field(default_factory=list)
-    path: str = "/mcp"
 
     def body(self, message: object) -> bytes:
         return message if isinstance(message, bytes) else dump(message)
@@ -70,13 +69,11 @@ class Caller:
         return [("Content-Type", "application/json"), ("Accept", accept), *self.headers]
 
     async def post(self, message: object, accept: str = BOTH) -> Answer:
-        return await ask(
-            self.port, "POST", self.posting(message, accept), self.body(message), path=self.path
-        )
+        return await ask(self.port, "POST", self.posting(message, accept), self.body(message))
 
     def posted(self, message: object, accept: str = BOTH) -> AbstractAsyncContextManager[Exchange]:
         """The same, in progress."""
-        return opened(self.port, "POST", self.posting(message, accept), self.body(message), path=self.path)
+        return opened(self.port, "POST", self.posting(message, accept), self.body(message))
 
     async def result(self, message: object, accept: str = BOTH) -> Any:
         return (await self.post(message, accept)).result
@@ -138,8 +135,7 @@ class Session(Caller):
 
     def listening(self, last_event_id: str | None = None) -> AbstractAsyncContextManager[Exchange]:
         cursor = [] if last_event_id is None else [("Last-Event-ID", last_event_id)]
-        headers = [("Accept", "text/event-stream"), *self.headers, *cursor]
-        return opened(self.port, "GET", headers, path=self.path)
+        return opened(self.port, "GET", [("Accept", "text/event-stream"), *self.headers, *cursor])
 
     async def tell(self, method: str, params: Json | None = None) -> None:
         answer = await self.post(notification(method, params))
@@ -154,7 +150,7 @@ class Session(Caller):
         assert (answer.status, answer.body) == (202, b""), answer
 
     async def delete(self) -> Answer:
-        return await ask(self.port, "DELETE", self.headers, path=self.path)
+        return await ask(self.port, "DELETE", self.headers)
 
 
 class Modern(Caller):
@@ -234,11 +230,9 @@ def initialize(revision: str = LATEST, capabilities: Json | None = None, request
     return request(request_id, "initialize", offered)
 
 
-async def connect(
-    port: int, revision: str = LATEST, capabilities: Json | None = None, path: str = "/mcp"
-) -> Session:
+async def connect(port: int, revision: str = LATEST, capabilities: Json | None = None) -> Session:
     """Open a session, which lives until it is deleted or its bridge ends."""
-    session = Session(port, path=path)
+    session = Session(port)
     answer = await session.post(initialize(revision, capabilities))
     session.initialized = answer.result
     session.headers.append(("Mcp-Session-Id", answer.headers["mcp-session-id"]))

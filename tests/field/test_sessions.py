@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import pytest
 from support import machine
 from support.black_box import launched
-from support.in_process import running
 from support.machine import LIMIT
 
+from bridge.app import running
 from bridge.config import Command, Config, Listen, Timing
 
 from .conftest import CHILDREN, Bridge, Start, child

@@ -13,8 +13,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from support.in_process import running as in_process
 
+from bridge.app import running as in_process
 from bridge.config import Command, Config, Listen, ProcessModel, Timing
 
 from .conftest import Bridge, Start, child

@@ -49,9 +49,9 @@ PAIRS = [(downstream, upstream) for downstream in Side for upstream in Side]
 _STDIO_TO_STDIO = """
 import sys
 from bridge import daemon
-from bridge.config import Command, Config, Daemon, Downstream
+from bridge.config import Command, Config, Downstream
 upstream = Command(argv=tuple(sys.argv[1:]), inherit_env=("*",))
-sys.exit(daemon.run(Daemon.of(Config(upstream=upstream, downstream=Downstream.STDIO))))
+sys.exit(daemon.run(Config(upstream=upstream, downstream=Downstream.STDIO)))
 """
 
 

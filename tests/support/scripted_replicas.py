@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp.web import BaseRequest, StreamResponse
 from field.raw import Answer
 
+from bridge.app import Site
 from bridge.config import Access, Command, Config, Listen, Replicas, Timing
 from bridge.core.message import request
 from bridge.downstream.listener import serve
@@ -23,7 +24,6 @@ from bridge.era.suspend import Calls
 from bridge.era.terms import Terms
 from bridge.relay import Relay
 from bridge.seal import Seal, read_ring
-from support.in_process import site_of
 from support.scripted_bridge import MODERN, PREFIX, UNHURRIED, Bridge, envelope, initialized, modern
 from support.scripted_server import Heard, Json, ScriptedServer, ScriptedSource, dump
 
@@ -65,7 +65,7 @@ async def replica(
     )
     source = ScriptedSource()
     relay = Relay(config, source)
-    site, hosted = site_of(config, relay)
+    site = Site(config, relay)
     async with AsyncExitStack() as stack:
         found = Replica(config, relay, source, stack)
 
@@ -83,7 +83,7 @@ async def replica(
         finally:
             await source.close()
             await served.close(0.2)
-            await hosted.endpoints.close()
+            await site.close()
 
 
 def called(request_id: int = 1, *, meta: Json | None = None, **more: Any) -> Json:

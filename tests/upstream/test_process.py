@@ -199,7 +199,6 @@ async def test_child_that_does_not_read_is_congested_until_it_reads(guard: Guard
     """
     async with heard(python(code), guard) as (child, out):
         await out.until_text(b"ready")
-        child.stdin.write(b"x" * MIB)  # as much as a pipe ever holds
         congested = []
         for _ in range(2):
             child.stdin.write(b"x" * MIB)
