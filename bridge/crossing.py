@@ -130,6 +130,7 @@ class Crossing:
     # Which one
 
     async def _session(self, subject: str, identity: bytes, wanted: Capabilities, method: str) -> _Session:
+        patience = asyncio.get_running_loop().time() + self._config.timing.queue
         while True:
             # Looked up again after each wait, in which those without a session are forgotten.
             mine = self._held.setdefault((subject, identity), {})
@@ -144,7 +145,7 @@ class Crossing:
             if self._has_room():
                 session = mine[choice.fingerprint] = self._made(choice.fingerprint, identity)
                 break
-            await self._make_room()
+            await self._make_room(patience)
         session.last = asyncio.get_running_loop().time()
         return session
 
@@ -221,8 +222,8 @@ class Crossing:
     def _has_room(self) -> bool:
         return sum(len(mine) for mine in self._held.values()) < self._config.limits.upstreams
 
-    async def _make_room(self) -> None:
-        """Let the least recently used idle session of anybody go, or wait for one, or refuse."""
+    async def _make_room(self, patience: float) -> None:
+        """Let the least recently used idle session of anybody go, or wait for room until then, or refuse."""
         idle = [
             (session.last, mine, one)
             for mine in self._held.values()
@@ -236,11 +237,10 @@ class Crossing:
         full = PoolFull("Every server process is in use by somebody else", retry_after=1.0)
         if self._config.when_full is WhenFull.REFUSE:
             raise full
-        with anyio.move_on_after(self._config.timing.queue) as patience:
-            while not self._has_idle():  # noqa: ASYNC110  # what becomes idle does not tell
-                await anyio.sleep(_LOOK)
-        if patience.cancelled_caught:
-            raise full
+        while not (self._has_room() or self._has_idle()):
+            if asyncio.get_running_loop().time() >= patience:
+                raise full
+            await anyio.sleep(_LOOK)  # what becomes idle does not tell
 
     def _has_idle(self) -> bool:
         return any(session.idle for mine in self._held.values() for session in mine.values())

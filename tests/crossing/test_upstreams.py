@@ -373,6 +373,16 @@ async def test_pool_that_is_exhausted_refuses_or_lets_wait(policy: WhenFull) -> 
         assert (await held.answer()).status == 200
 
 
+async def test_request_that_waited_for_room_in_vain_is_refused() -> None:
+    limits, timing = Limits(upstreams=1), replace(UNHURRIED, queue=0.1)
+    async with bridged(era=Era.LEGACY, limits=limits, timing=timing) as bridge:
+        held, server, asked = await first(bridge, called(ELICITS))
+        answer = await (await bridge.post_modern(able(SAMPLES))).answer()
+        assert (answer.status, answer.error["data"]["reason"]) == (503, "upstreams")
+        server.answers(asked)
+        assert (await held.answer()).status == 200
+
+
 async def test_upstream_session_that_was_waited_for_is_kept_and_counted() -> None:
     limits, terms = Limits(upstreams=1), Terms(forward_identity=True)
     timing = replace(UNHURRIED, session_idle=0.2)
