@@ -42,6 +42,8 @@ class RemoteUpstream:
     def __init__(self, source: RemoteSource, hop: Hop) -> None:
         self.label = hop.label
         self._source = source
+        self._known = source.transport
+        """What the server was known to speak when this began."""
         self._hop = hop
         self._transport: StreamableHttp | HttpSse = StreamableHttp(hop, self._look_elsewhere)
 
@@ -87,7 +89,7 @@ class RemoteUpstream:
         await self._transport.farewell()
 
     async def _look_elsewhere(self, refusal: Refused) -> Callable[[Message], None] | None:
-        if not self._source.may_be_old(refusal):
+        if not self._source.may_be_old(refusal, self._known):
             return None
         try:
             await self.connect()
@@ -174,24 +176,34 @@ class RemoteSource:
     # Which transport
 
     def found(self, transport: Transport) -> None:
-        log.info("%s: the server speaks %s", self._client.label, _NAMES[transport])
+        if self._verdict is not transport:
+            log.info("%s: the server speaks %s", self._client.label, _NAMES[transport])
         self._verdict = transport
 
-    def may_be_old(self, refusal: Refused) -> bool:
-        """Whether a refused initialize leads to a look for HTTP+SSE; a known verdict is doubted."""
+    def may_be_old(self, refusal: Refused, known: Transport) -> bool:
+        """Whether a refused initialize leads to a look for HTTP+SSE.
+
+        It does for a session that began when nothing was `known`, whatever others found meanwhile; for
+        one that relied on a verdict, the verdict is doubted, if it is still that one.
+        """
         if self.remote.transport is not Transport.AUTO or refusal.status not in _MAYBE_OLD:
             return False
         if refusal.said is not None and shows_modern(refusal.said):
             return False
-        was, self._verdict = self._verdict, Transport.AUTO
-        return was is Transport.AUTO
+        self._doubt(known)
+        return known is Transport.AUTO
+
+    def _doubt(self, known: Transport) -> None:
+        """Forget this verdict, if no other has been found since."""
+        if self.remote.transport is Transport.AUTO and self._verdict is known:
+            self._verdict = Transport.AUTO
 
     async def _connect(self, upstream: RemoteUpstream) -> None:
         try:
             await upstream.connect()
         except ServerFault as fault:
             if self.remote.transport is Transport.AUTO and _is_none(fault):
-                self._verdict = Transport.AUTO
+                self._doubt(Transport.SSE)
                 return
             self.failed(fault)
             raise

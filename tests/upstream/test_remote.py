@@ -141,6 +141,33 @@ async def test_the_verdict_serves_later_sessions() -> None:
         assert len(server.asked("initialize")) == 1
 
 
+@pytest.mark.case("HT-10")
+async def test_sessions_that_begin_together_all_find_the_http_sse_server() -> None:
+    """A refusal that comes after another session has found it says nothing new, and doubts nothing."""
+    async with OldRemote() as server, source(server.url("/sse"), AUTO) as of:
+        held: list[anyio.Event] = []
+
+        async def handle(exchange: Exchange) -> None:
+            if exchange.method == "POST" and exchange.target == "/sse":
+                held.append(anyio.Event())
+                await held[-1].wait()
+                exchange.reply(405)
+            else:
+                await real(exchange)
+
+        real, server.handle = server.handle, handle  # type: ignore[method-assign]
+        clients = [await opened(of) for _ in range(3)]
+        for number, client in enumerate(clients, start=1):
+            client.begin()
+            with anyio.fail_after(10):
+                while len(held) < number:  # noqa: ASYNC110 - the server tells of no arrival
+                    await anyio.sleep(0.001)
+        for client, refusal in zip(clients, held, strict=True):
+            refusal.set()
+            assert (await client.result("init"))["protocolVersion"]
+            assert of.transport is Transport.SSE
+
+
 async def test_a_verdict_is_forgotten_when_no_endpoint_is_named_any_more() -> None:
     async with OldRemote() as old, source(old.url("/sse"), AUTO) as of:
         first = await opened(of)
