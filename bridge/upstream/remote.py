@@ -43,7 +43,7 @@ class RemoteUpstream:
         self.label = hop.label
         self._source = source
         self._known = source.transport
-        """What the server was known to speak when this began."""
+        """What the server was known to speak when this began, and is not doubted yet."""
         self._hop = hop
         self._transport: StreamableHttp | HttpSse = StreamableHttp(hop, self._look_elsewhere)
 
@@ -89,7 +89,8 @@ class RemoteUpstream:
         await self._transport.farewell()
 
     async def _look_elsewhere(self, refusal: Refused) -> Callable[[Message], None] | None:
-        if not self._source.may_be_old(refusal, self._known):
+        known, self._known = self._known, Transport.AUTO  # what was doubted once is relied on no more
+        if not self._source.may_be_old(refusal, known):
             return None
         try:
             await self.connect()

@@ -207,6 +207,17 @@ async def test_a_known_streamable_http_server_is_not_looked_for_elsewhere_but_do
             assert server.rpcs() == expected
 
 
+async def test_a_session_that_is_refused_twice_looks_elsewhere_the_second_time() -> None:
+    async with Remote() as server, source(server.url(), AUTO) as of:
+        of.found(Transport.HTTP)
+        server.on["initialize"] = replies(404)
+        client = await opened(of)
+        for attempt, expected in enumerate((["initialize"], ["initialize", "initialize", "GET"])):
+            client.ask(f"init {attempt}", "initialize", {"protocolVersion": "2025-11-25"})
+            await client.error(f"init {attempt}")
+            assert server.rpcs() == expected
+
+
 @pytest.mark.parametrize(("transport", "rpcs"), [(Transport.HTTP, ["initialize"]), (Transport.SSE, ["GET"])])
 async def test_a_transport_that_is_told_is_not_doubted(transport: Transport, rpcs: list[str]) -> None:
     async with Remote({"initialize": replies(405), "GET": replies(405)}) as server:
